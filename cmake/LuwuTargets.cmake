@@ -1,0 +1,34 @@
+# luwu_library(NAME SOURCES a.cc ... DEPS lib ...)         one static library per module
+# luwu_test(NAME LABELS unit ... SOURCES a_test.cc ... DEPS lib ...)   one GoogleTest program
+# Sources and link lists are explicit: a missing arrow between modules is a link error.
+
+add_library(luwu_options INTERFACE)
+target_include_directories(luwu_options INTERFACE ${PROJECT_SOURCE_DIR})
+target_compile_options(luwu_options INTERFACE
+  -Wall -Wextra -Werror
+  -ffp-contract=off  # a * b + c rounds twice on every CPU: same bits everywhere
+  $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-psabi>)
+if(LUWU_SANITIZE)
+  target_compile_options(luwu_options INTERFACE
+    -fsanitize=${LUWU_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(luwu_options INTERFACE -fsanitize=${LUWU_SANITIZE})
+endif()
+
+function(luwu_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC luwu_options ${ARG_DEPS})
+endfunction()
+
+function(luwu_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "LABELS;SOURCES;DEPS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE luwu_options ${ARG_DEPS} GTest::gtest GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()

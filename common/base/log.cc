@@ -1,0 +1,82 @@
+#include "common/base/log.h"
+
+#include <atomic>
+#include <memory>
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+namespace luwu {
+namespace {
+
+std::atomic<LogLevel> g_level{LogLevel::kOff};
+std::atomic<bool> g_journald{false};
+
+spdlog::logger& Logger() {
+  static spdlog::logger logger("luwu", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  return logger;
+}
+
+spdlog::level::level_enum Native(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+    case LogLevel::kOff:
+      break;
+  }
+  return spdlog::level::off;
+}
+
+// sd-daemon(3) priorities.
+const char* JournaldPrefix(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return "<7>";
+    case LogLevel::kInfo:
+      return "<6>";
+    case LogLevel::kWarning:
+      return "<4>";
+    default:
+      return "<3>";
+  }
+}
+
+}  // namespace
+
+void InitLog(LogLevel level, bool journald) {
+  Logger().set_level(spdlog::level::trace);
+  Logger().set_pattern(journald ? "%v" : "%Y-%m-%dT%H:%M:%S.%e %L %t %v");
+  Logger().flush_on(spdlog::level::debug);
+  g_journald = journald;
+  g_level = level;
+}
+
+void SetLogLevel(LogLevel level) { g_level = level; }
+
+bool ParseLogLevel(std::string_view text, LogLevel* level) {
+  static constexpr std::pair<std::string_view, LogLevel> kNames[] = {
+      {"debug", LogLevel::kDebug}, {"info", LogLevel::kInfo}, {"warning", LogLevel::kWarning},
+      {"error", LogLevel::kError}, {"off", LogLevel::kOff},
+  };
+  for (const auto& [name, value] : kNames) {
+    if (text == name) {
+      *level = value;
+      return true;
+    }
+  }
+  return false;
+}
+
+bool LogEnabled(LogLevel level) { return level >= g_level.load(std::memory_order_relaxed); }
+
+void LogLine(LogLevel level, std::string_view event, const std::string& fields) {
+  Logger().log(Native(level), "{}{} {}", g_journald ? JournaldPrefix(level) : "", event, fields);
+}
+
+}  // namespace luwu

@@ -1,0 +1,1 @@
+# The daemon program: main.cc, daemon.cc (composition root).

@@ -1,0 +1,33 @@
+// All sessions of this daemon by id: where the control plane and the acceptor look them up.
+// Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+
+#include "common/base/status.h"
+#include "common/base/sync.h"
+#include "common/transport/connect.h"
+#include "server/session/session.h"
+
+namespace luwu {
+
+class SessionTable final : public transport::SessionAuthority {
+ public:
+  void Insert(const std::shared_ptr<Session>& session);
+  void Erase(uint64_t session_id);
+  // kFenced: no such session (it was replaced, closed or expired, or never was).
+  StatusOr<std::shared_ptr<Session>> Find(uint64_t session_id) const;
+
+  // transport::SessionAuthority, on the progress thread.
+  StatusOr<transport::SessionTerms> Lookup(uint64_t session_id) override;
+  transport::LinkEvents* OnLink(uint64_t session_id,
+                                std::unique_ptr<transport::Endpoint> endpoint) override;
+
+ private:
+  mutable Mutex mutex_;
+  std::unordered_map<uint64_t, std::shared_ptr<Session>> sessions_ LUWU_GUARDED_BY(mutex_);
+};
+
+}  // namespace luwu

@@ -1,0 +1,157 @@
+// One job on this node: its shards, its step state machine, its workers. Everything the services
+// and the data plane do to a job goes through here.
+//
+// Life of a step s on a node:  every rank begins it (equal hyper-parameters) -> slots arrive and are
+// ordered per shard -> a shard whose ranks have all closed is updated (out of place when the job
+// keeps undo state) -> when all shards are done the verdict goes to the StepReporter -> the decision
+// flips or drops the new generation -> version s + 1 is published on every board -> waiters of
+// commit(s) are answered.
+//
+// Threads: every public method may be called from any thread. Callbacks run without the job's
+// lock held.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/tensor/job_spec.h"
+#include "common/tensor/placement.h"
+#include "common/tensor/shard_map.h"
+#include "server/step/step_reporter.h"
+
+namespace luwu {
+
+class MemoryBudget;  // server/store/memory_budget.h: bytes reserved and released, never exceeded
+class UpdatePool;    // server/step/update_pool.h: the threads of the update step
+class Session;       // server/session/session.h: one worker's link, inbox and board
+
+struct CommitResult {
+  Outcome outcome = Outcome::kUnspecified;
+  std::string culprit;
+};
+using CommitCallback = std::function<void(StatusOr<CommitResult>)>;
+
+enum class Quantity : uint8_t { kMaster = 1, kMoment1 = 2, kMoment2 = 3 };
+
+enum class JobState : uint8_t { kLoading, kTraining, kFailed };
+
+// Bytes of a job on one node, before anything is allocated.
+struct JobFootprint {
+  uint64_t state_bytes = 0;   // masters, moments, undo generation
+  uint64_t served_bytes = 0;  // weights region
+  uint64_t inbox_bytes = 0;   // all workers' inboxes
+  uint64_t overflow_bytes = 0;
+  uint64_t total() const { return state_bytes + served_bytes + inbox_bytes + overflow_bytes; }
+};
+JobFootprint FootprintOf(const JobSpec& spec, const ShardMap& map);
+
+struct WorkerSnapshot {
+  uint32_t rank = 0;
+  std::string host;
+  uint32_t pid = 0;
+  uint64_t restart_count = 0;
+  std::string transport;
+  uint64_t lease_left_ms = 0;
+  uint64_t last_step = 0;
+  uint64_t fetched_bytes = 0;
+  uint64_t pushed_bytes = 0;
+  uint64_t slots_held = 0;
+};
+
+struct JobSnapshot {
+  std::string name;
+  uint64_t epoch = 0;
+  JobState state = JobState::kLoading;
+  uint64_t current_step = 0;
+  Outcome last_outcome = Outcome::kUnspecified;
+  uint64_t skipped_steps = 0;
+  uint32_t world_size = 0;
+  uint64_t local_elements = 0;
+  JobFootprint footprint;
+  uint64_t updates = 0;
+  uint64_t updated_elements = 0;
+  double update_seconds = 0;
+  uint64_t duplicates = 0;
+  uint64_t rejected_slots = 0;
+  uint64_t parked_slots = 0;
+  std::vector<WorkerSnapshot> workers;
+};
+
+struct JobOptions {
+  JobSpec spec;             // validated
+  std::vector<Node> nodes;  // validated
+  uint32_t self = 0;
+  uint64_t epoch = 0;
+  uint32_t lease_ms = 15000;
+  uint32_t heartbeat_ms = 5000;
+};
+
+// What a worker says of itself when it opens a session.
+struct WorkerIdentity {
+  uint32_t rank = 0;
+  uint64_t restart_count = 0;
+  std::string host;
+  uint32_t pid = 0;
+};
+
+class Job {
+ public:
+  // Reserves the footprint from `budget` and allocates and touches it. kResourceExhausted names the
+  // job, the node, each part's bytes, and the budget that would do. The pointers outlive the job.
+  static StatusOr<std::shared_ptr<Job>> Create(JobOptions options, MemoryBudget* budget,
+                                               UpdatePool* pool, const Clock* clock,
+                                               std::unique_ptr<StepReporter> reporter);
+  virtual ~Job() = default;
+
+  virtual const JobSpec& spec() const = 0;
+  virtual const ShardMap& shard_map() const = 0;
+  virtual uint64_t epoch() const = 0;
+  virtual uint64_t current_step() const = 0;
+  virtual bool loaded() const = 0;
+
+  // ---- loading -------------------------------------------------------------------------------
+  virtual Status Load(uint32_t layer, uint64_t shard, uint64_t offset,
+                      std::span<const float> values) = 0;
+  virtual Status FinishLoad(bool allow_missing) = 0;
+  // Calls `sink` for each local piece of the layer, in order, on the calling thread; a sink error
+  // ends the read. Waits for an update in progress, at most until `deadline`.
+  struct Piece {
+    uint32_t shard = 0;
+    uint64_t offset = 0;
+    std::span<const float> values;
+    uint64_t version = 0;
+  };
+  virtual Status Read(uint32_t layer, Quantity quantity, TimePoint deadline,
+                      const std::function<Status(const Piece&)>& sink) = 0;
+
+  // ---- sessions ------------------------------------------------------------------------------
+  // Opens a session for the identity's rank under the rules of sessions.proto; fences a former
+  // holder (its link is closed, its undelivered gradients dropped).
+  virtual StatusOr<std::shared_ptr<Session>> OpenSession(const WorkerIdentity& identity) = 0;
+  virtual void CloseSession(const std::shared_ptr<Session>& session) = 0;
+  virtual uint64_t open_sessions() const = 0;
+
+  // ---- steps ---------------------------------------------------------------------------------
+  virtual Status BeginStep(Session& session, uint64_t step,
+                           const std::vector<HyperParameters>& groups) = 0;
+  // `done` runs once: with the result when the step is decided and published here; with
+  // kWorkerLost as soon as a rank that has not finished the step has no live session; with
+  // kDeadline naming what is open; with kFenced, kJobFailed, kStepMismatch, kNodeLost.
+  virtual void AwaitCommit(const std::shared_ptr<Session>& session, uint64_t step,
+                           TimePoint deadline, CommitCallback done) = 0;
+
+  // Called every 50 ms or so by the daemon's housekeeping thread: expires leases, ends waits.
+  virtual void Tick() = 0;
+  // Ends all waits and sessions with `why`; the job refuses everything afterwards.
+  virtual void Shutdown(const Status& why) = 0;
+
+  virtual JobSnapshot Snapshot() const = 0;
+};
+
+}  // namespace luwu
