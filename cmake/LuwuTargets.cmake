@@ -15,10 +15,15 @@ if(LUWU_SANITIZE)
   target_link_options(luwu_options INTERFACE -fsanitize=${LUWU_SANITIZE})
 endif()
 
+# All libraries without tests and programs; scripts/test builds it with clang.
+add_custom_target(luwu_libraries)
+
 function(luwu_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_link_libraries(${name} PUBLIC luwu_options ${ARG_DEPS})
+  set_property(GLOBAL APPEND PROPERTY LUWU_LIBRARIES ${name})
+  add_dependencies(luwu_libraries ${name})
 endfunction()
 
 function(luwu_test name)
@@ -31,4 +36,11 @@ function(luwu_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  # luwu_tests_unit, luwu_tests_system, ... build the tests of one label.
+  foreach(label IN LISTS ARG_LABELS)
+    if(NOT TARGET luwu_tests_${label})
+      add_custom_target(luwu_tests_${label})
+    endif()
+    add_dependencies(luwu_tests_${label} ${name})
+  endforeach()
 endfunction()

@@ -6,11 +6,24 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "common/base/sync.h"
+
 namespace luwu {
 namespace {
 
 std::atomic<LogLevel> g_level{LogLevel::kOff};
 std::atomic<bool> g_journald{false};
+
+struct SinkSlot {
+  Mutex mutex;
+  LogSink sink LUWU_GUARDED_BY(mutex) = nullptr;
+  void* context LUWU_GUARDED_BY(mutex) = nullptr;
+};
+// Never destroyed: threads may log while the process exits.
+SinkSlot& Sink() {
+  static SinkSlot& slot = *std::make_unique<SinkSlot>().release();
+  return slot;
+}
 
 spdlog::logger& Logger() {
   static spdlog::logger logger("luwu", std::make_shared<spdlog::sinks::stderr_sink_mt>());
@@ -75,7 +88,20 @@ bool ParseLogLevel(std::string_view text, LogLevel* level) {
 
 bool LogEnabled(LogLevel level) { return level >= g_level.load(std::memory_order_relaxed); }
 
+void SetLogSink(LogSink sink, void* context) {
+  MutexLock lock(Sink().mutex);
+  Sink().sink = sink;
+  Sink().context = context;
+}
+
 void LogLine(LogLevel level, std::string_view event, const std::string& fields) {
+  {
+    MutexLock lock(Sink().mutex);
+    if (Sink().sink != nullptr) {
+      Sink().sink(level, fmt::format("{} {}", event, fields).c_str(), Sink().context);
+      return;
+    }
+  }
   Logger().log(Native(level), "{}{} {}", g_journald ? JournaldPrefix(level) : "", event, fields);
 }
 

@@ -21,6 +21,12 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 void InitLog(LogLevel level, bool journald);
 void SetLogLevel(LogLevel level);
 
+// Sends lines to `sink` instead of stderr: how the client library logs, and only there. One call at
+// a time; `line` ("event key=value ...", no time) lives during the call; the sink must not log. Null
+// goes back to stderr. After it returns the former sink is not called any more.
+using LogSink = void (*)(LogLevel level, const char* line, void* context);
+void SetLogSink(LogSink sink, void* context);
+
 // "debug", "info", "warning", "error", "off"; false for any other text.
 bool ParseLogLevel(std::string_view text, LogLevel* level);
 

@@ -20,9 +20,9 @@ enum class DType : uint8_t {
   kFloat64 = 4,  // known by name so that it can be refused by name
 };
 
-std::string_view DTypeName(DType dtype);              // "float32"
+std::string_view DTypeName(DType dtype);  // "float32"
 std::optional<DType> ParseDType(std::string_view name);
-uint64_t DTypeBytes(DType dtype);                     // 0 for kUnspecified
+uint64_t DTypeBytes(DType dtype);  // 0 for kUnspecified
 // float32, bfloat16 and float16: what may be served, pushed, fetched into and pushed from.
 bool IsSupported(DType dtype);
 

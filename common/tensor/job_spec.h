@@ -18,6 +18,7 @@ inline constexpr uint32_t kWorldSizeMax = 1024;
 inline constexpr uint32_t kLayersMax = 1u << 20;
 inline constexpr uint32_t kGroupsMax = 256;
 inline constexpr uint64_t kElementsMax = uint64_t{1} << 44;  // of one job
+inline constexpr uint64_t kShardsMax = uint64_t{1} << 26;    // of one job
 
 struct TensorSpec {
   std::string name;             // unique in the job; Hugging Face names are welcome
@@ -59,12 +60,12 @@ struct OptimizerSpec {
 struct HyperParameters {
   double lr = 0;
   double weight_decay = 0;
-  double beta1 = 0;      // AdamW
-  double beta2 = 0;      // AdamW
-  double eps = 0;        // AdamW
-  double momentum = 0;   // SGD
-  double dampening = 0;  // SGD
-  bool nesterov = false; // SGD
+  double beta1 = 0;       // AdamW
+  double beta2 = 0;       // AdamW
+  double eps = 0;         // AdamW
+  double momentum = 0;    // SGD
+  double dampening = 0;   // SGD
+  bool nesterov = false;  // SGD
 
   bool operator==(const HyperParameters&) const = default;
 };
@@ -97,7 +98,7 @@ struct JobSpec {
   // undone as a whole (a second copy of the optimizer state). Without it `on_non_finite` must be
   // kFail, and a failed step leaves layers that were already updated in this step updated.
   bool keep_undo_state = true;
-  uint64_t shard_elements = kDefaultShardElements;  // multiple of 64, 64..2^26
+  uint64_t shard_elements = kDefaultShardElements;     // multiple of 64, 64..2^26
   uint32_t slots_per_worker = kDefaultSlotsPerWorker;  // on each node, 2..4096
   // Bytes on each node for gradients that arrive before their turn and cannot stay in their slot.
   uint64_t overflow_bytes = 64ull << 20;

@@ -21,10 +21,10 @@ inline constexpr uint32_t kNodeWeightMax = 1000;
 // One daemon of the static node list.
 struct Node {
   std::string name;
-  uint32_t weight = 1;           // 0: serves no shards
-  std::string control_address;   // gRPC, "host:port"
-  std::string data_address;      // tcp data plane, "host:port"
-  std::string shm_path;          // Unix socket of the shm data plane; empty: none
+  uint32_t weight = 1;          // 0: serves no shards
+  std::string control_address;  // gRPC, "host:port"
+  std::string data_address;     // tcp data plane, "host:port"
+  std::string shm_path;         // Unix socket of the shm data plane; empty: none
   bool operator==(const Node&) const = default;
 };
 

@@ -67,6 +67,7 @@ class RemoteSpan {
 };
 
 // Base of what the poster hands in: embed it in your own operation object.
+class PostGate;
 class Request {
  public:
   virtual ~Request() = default;
@@ -74,7 +75,9 @@ class Request {
 
  private:
   friend class RequestList;
-  Request* next_ = nullptr;  // for the transport's queues
+  Request* next_ = nullptr;    // for the transport's queues
+  Status result_;              // while it waits there for its Complete
+  PostGate* gate_ = nullptr;   // left after Complete, when not null
 };
 
 // Both run on the endpoint's progress thread and must not block.

@@ -18,12 +18,12 @@ inline constexpr uint32_t kBoardMagic = 0x4442574c;  // "LWBD"
 
 struct BoardHeader {
   uint32_t magic;
-  uint32_t fault_code;        // minus an ErrorCode; 0: none. Set once; the session is dead.
+  uint32_t fault_code;  // minus an ErrorCode; 0: none. Set once; the session is dead.
   uint64_t epoch;
-  uint64_t current_step;      // the step that is open, that is, how many steps have committed
-  uint64_t beat;              // grows with every write of the board
+  uint64_t current_step;  // the step that is open, that is, how many steps have committed
+  uint64_t beat;          // grows with every write of the board
   uint8_t reserved[32];
-  char fault_text[256];       // NUL-terminated
+  char fault_text[256];  // NUL-terminated
 };
 static_assert(sizeof(BoardHeader) == 320);
 

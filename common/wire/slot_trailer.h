@@ -30,9 +30,9 @@ struct SlotTrailer {
   uint64_t epoch;
   uint64_t step;
   uint32_t layer;
-  uint32_t shard;        // within the layer, or kAllShards (only with kSlotNoPayload)
+  uint32_t shard;  // within the layer, or kAllShards (only with kSlotNoPayload)
   uint32_t rank;
-  uint32_t micro_step;   // 0, 1, ... within the step; one payload for each (shard, rank, micro-step)
+  uint32_t micro_step;  // 0, 1, ... within the step; one payload for each (shard, rank, micro-step)
   uint32_t slot_sequence;  // how often this slot was used before by this session
   uint32_t payload_bytes;
   uint32_t payload_crc32c;

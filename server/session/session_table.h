@@ -1,10 +1,11 @@
 // All sessions of this daemon by id: where the control plane and the acceptor look them up.
-// Thread-safe.
+// Thread-safe. Create it before the acceptor and destroy it after.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/base/sync.h"
@@ -25,8 +26,13 @@ class SessionTable final : public transport::SessionAuthority {
   transport::LinkEvents* OnLink(uint64_t session_id,
                                 std::unique_ptr<transport::Endpoint> endpoint) override;
 
+  // Closes links that came up after their session was gone. Called by the housekeeping of the jobs,
+  // and once more before the acceptor is destroyed. Not on the progress thread.
+  void Sweep();
+
  private:
   mutable Mutex mutex_;
+  std::vector<std::unique_ptr<transport::Endpoint>> strays_ LUWU_GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, std::shared_ptr<Session>> sessions_ LUWU_GUARDED_BY(mutex_);
 };
 

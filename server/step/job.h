@@ -22,7 +22,8 @@
 #include "common/base/status.h"
 #include "common/tensor/job_spec.h"
 #include "common/tensor/placement.h"
-#include "common/tensor/shard_map.h"
+#include "common/wire/shard_map.h"
+#include "server/session/worker_identity.h"
 #include "server/step/step_reporter.h"
 
 namespace luwu {
@@ -30,6 +31,7 @@ namespace luwu {
 class MemoryBudget;  // server/store/memory_budget.h: bytes reserved and released, never exceeded
 class UpdatePool;    // server/step/update_pool.h: the threads of the update step
 class Session;       // server/session/session.h: one worker's link, inbox and board
+class SessionTable;  // server/session/session_table.h: the daemon's sessions by id
 
 struct CommitResult {
   Outcome outcome = Outcome::kUnspecified;
@@ -92,21 +94,20 @@ struct JobOptions {
   uint32_t heartbeat_ms = 5000;
 };
 
-// What a worker says of itself when it opens a session.
-struct WorkerIdentity {
-  uint32_t rank = 0;
-  uint64_t restart_count = 0;
-  std::string host;
-  uint32_t pid = 0;
-};
-
 class Job {
  public:
-  // Reserves the footprint from `budget` and allocates and touches it. kResourceExhausted names the
-  // job, the node, each part's bytes, and the budget that would do. The pointers outlive the job.
-  static StatusOr<std::shared_ptr<Job>> Create(JobOptions options, MemoryBudget* budget,
-                                               UpdatePool* pool, const Clock* clock,
+  // What a job shares with the rest of the daemon; all of it outlives the job.
+  struct Environment {
+    MemoryBudget* budget = nullptr;
+    UpdatePool* pool = nullptr;
+    SessionTable* sessions = nullptr;  // the job inserts and erases its sessions itself
+    const Clock* clock = nullptr;
+  };
+  // Reserves the footprint from the budget and allocates and touches it. kResourceExhausted names
+  // the job, the node, each part's bytes, and the budget that would do.
+  static StatusOr<std::shared_ptr<Job>> Create(JobOptions options, const Environment& environment,
                                                std::unique_ptr<StepReporter> reporter);
+  // Call Shutdown first. Not on the data plane's progress thread.
   virtual ~Job() = default;
 
   virtual const JobSpec& spec() const = 0;

@@ -7,6 +7,8 @@
 //                  payloads of odd versions      (from weights_payload_offset(1))
 //   Within one payload area the node's shards of a layer lie back to back in shard order, and a
 //   layer starts on a 4096-byte boundary: a layer owned by a single node is one contiguous run.
+//   Trainable layers come first; frozen ones, which have one content only, follow in the even area
+//   and have no place in the odd one.
 // inbox region:    slots_per_worker slots of slot_bytes; see common/wire/slot_trailer.h.
 // board region:    see common/wire/board.h.
 #pragma once
@@ -22,10 +24,10 @@ namespace luwu {
 
 struct LocalShard {
   uint32_t layer = 0;
-  uint32_t shard = 0;            // index within the layer
-  uint64_t first_element = 0;    // within the layer
+  uint32_t shard = 0;          // index within the layer
+  uint64_t first_element = 0;  // within the layer
   uint64_t elements = 0;
-  uint64_t payload_offset = 0;   // bytes from the start of a payload area, in the served dtype
+  uint64_t payload_offset = 0;  // bytes from the start of the even payload area
 };
 
 class ShardMap {
@@ -46,6 +48,7 @@ class ShardMap {
   uint64_t elements() const { return elements_; }  // sum over local shards
   uint64_t weights_bytes() const { return weights_bytes_; }
   static uint64_t header_offset(uint32_t index, uint64_t version);
+  // For a frozen layer the version makes no difference.
   uint64_t payload_offset(uint32_t index, uint64_t version) const;
   uint64_t slot_bytes() const { return slot_bytes_; }
   uint64_t inbox_bytes() const { return inbox_bytes_; }
@@ -55,6 +58,7 @@ class ShardMap {
   std::vector<LocalShard> shards_;
   std::vector<IndexRange> layer_ranges_;
   uint64_t elements_ = 0;
+  uint64_t trainable_bytes_ = 0;  // of one payload area
   uint64_t payload_area_offset_[2] = {0, 0};
   uint64_t weights_bytes_ = 0;
   uint64_t slot_bytes_ = 0;

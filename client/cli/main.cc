@@ -1,0 +1,120 @@
+// luwuctl: parse, ask, print, exit code.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "client/cli/cluster.h"
+#include "client/cli/options.h"
+#include "client/cli/render.h"
+#include "client/cli/screen.h"
+#include "client/cli/stop_signals.h"
+#include "client/cli/table.h"
+
+namespace luwu::cli {
+namespace {
+
+struct Frame {
+  std::string text;
+  int exit_code = kExitOk;
+};
+
+int CodeFor(const std::vector<rpc::NodeStatus>& nodes) {
+  const auto answers = [](const rpc::NodeStatus& node) { return node.status.ok(); };
+  if (std::none_of(nodes.begin(), nodes.end(), answers)) return kExitFailure;
+  return rpc::OverallSeverity(nodes) == v1::SEVERITY_ERR ? kExitUnhealthy : kExitOk;
+}
+
+Frame HealthFrame(const Options& options, Cluster* cluster) {
+  const std::vector<HealthReport> reports = cluster->GetHealth();
+  std::vector<rpc::NodeStatus> nodes;
+  for (const HealthReport& report : reports) nodes.push_back(report.node);
+  Frame frame = {"", CodeFor(nodes)};
+  const auto serves = [](const HealthReport& report) { return report.health == "SERVING"; };
+  if (frame.exit_code == kExitOk && !std::all_of(reports.begin(), reports.end(), serves)) {
+    frame.exit_code = kExitUnhealthy;
+  }
+  frame.text = options.json
+                   ? rpc::JsonText(HealthJson(reports), options.watch_s ? -1 : 2) + "\n"
+                   : HealthTable(reports);
+  return frame;
+}
+
+Frame StatusFrame(const Options& options, Cluster* cluster) {
+  const std::vector<rpc::NodeStatus> nodes = cluster->GetStatus();
+  const bool jobs = options.command == Command::kJobs;
+  Frame frame = {"", CodeFor(nodes)};
+  if (options.json) {
+    const auto json = jobs ? JobsJson(nodes) : rpc::StatusJson(nodes);
+    frame.text = rpc::JsonText(json, options.watch_s ? -1 : 2) + "\n";
+  } else {
+    frame.text = jobs ? JobTables(nodes) : StatusTables(nodes);
+  }
+  return frame;
+}
+
+Frame MakeFrame(const Options& options, Cluster* cluster) {
+  return options.command == Command::kHealth ? HealthFrame(options, cluster)
+                                             : StatusFrame(options, cluster);
+}
+
+int Watch(const Options& options, Cluster* cluster, StopSignals* stop) {
+  Screen screen;
+  const auto interval = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(*options.watch_s));
+  do {
+    const Frame frame = MakeFrame(options, cluster);
+    if (stop->Requested()) break;  // the frame is cut short by the signal
+    const std::string gap = options.json || screen.is_terminal() ? "" : "\n";
+    if (!screen.Draw(frame.text + gap)) return kExitFailure;
+  } while (!stop->WaitFor(interval));
+  return kExitOk;
+}
+
+// Deleting is done when no node has the job any more and at least one had it.
+int Delete(const Options& options, Cluster* cluster) {
+  const std::vector<DeleteReport> reports = cluster->DeleteJob(options.job, options.force);
+  const auto deleted = [](const DeleteReport& report) { return report.status.ok(); };
+  const bool any = std::any_of(reports.begin(), reports.end(), deleted);
+  bool failed = !any;
+  for (const DeleteReport& report : reports) {
+    const bool absent = CodeOf(report.status) == ErrorCode::kNotFound;
+    if (report.status.ok() || (absent && any)) continue;
+    failed = true;
+    fmt::print(stderr, "luwuctl: {}: {}\n", Printable(report.address),
+               Printable(Reason(report.status)));
+  }
+  fmt::print("{}", options.json ? rpc::JsonText(DeleteJson(options.job, reports), 2) + "\n"
+                                : DeleteText(options.job, reports));
+  return failed ? kExitFailure : kExitOk;
+}
+
+int Run(int argc, char** argv) {
+  Options options;
+  if (const auto code = ParseCommandLine(argc, argv, &options)) return *code;
+  StopSignals stop;
+  if (options.watch_s) stop.Install();
+  Cluster cluster(options.endpoints, options.timeout_ms, &stop);
+  if (options.command == Command::kDelete) return Delete(options, &cluster);
+  if (options.watch_s) return Watch(options, &cluster, &stop);
+  const Frame frame = MakeFrame(options, &cluster);
+  fmt::print("{}", frame.text);
+  if (frame.exit_code == kExitFailure) {
+    std::fflush(stdout);
+    fmt::print(stderr,
+               "luwuctl: no daemon answers at {}; is luwud running there? "
+               "(--endpoint or LUWU_ENDPOINT names another)\n",
+               fmt::join(options.endpoints, ", "));
+  }
+  return frame.exit_code;
+}
+
+}  // namespace
+}  // namespace luwu::cli
+
+int main(int argc, char** argv) { return luwu::cli::Run(argc, argv); }

@@ -1,0 +1,24 @@
+// What luwuctl prints: tables for people, JSON for programs. Pure functions of the reports.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "client/cli/cluster.h"
+#include "common/rpc/status_json.h"
+
+namespace luwu::cli {
+
+// The error of a node in one line: gRPC's account of a failed connection is cut to its cause.
+std::string Reason(const Status& status);
+
+std::string StatusTables(const std::vector<rpc::NodeStatus>& nodes);
+std::string JobTables(const std::vector<rpc::NodeStatus>& nodes);
+std::string HealthTable(const std::vector<HealthReport>& reports);
+std::string DeleteText(const std::string& job, const std::vector<DeleteReport>& reports);
+
+nlohmann::ordered_json JobsJson(const std::vector<rpc::NodeStatus>& nodes);
+nlohmann::ordered_json HealthJson(const std::vector<HealthReport>& reports);
+nlohmann::ordered_json DeleteJson(const std::string& job, const std::vector<DeleteReport>& reports);
+
+}  // namespace luwu::cli

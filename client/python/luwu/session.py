@@ -1,0 +1,358 @@
+"""A worker's membership in a job: load, fetch, push, commit."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import weakref
+from ctypes import c_uint32, c_uint64
+from dataclasses import dataclass
+from typing import Any, Callable, Sequence
+
+import numpy as np
+
+from luwu import _ffi, buffers, errors
+from luwu.buffers import Segments
+from luwu.cstructs import c_hyper, c_job
+from luwu.operations import Operation, milliseconds
+from luwu.specs import HyperParameters, JobSpec
+
+_TRANSPORTS = {"auto": 0, "shm": 1, "tcp": 2}
+_VERIFY = {"tcp": 0, "always": 1, "never": 2}
+_QUANTITIES = {"master": 1, "moment1": 2, "moment2": 3}
+_OUTCOMES = {1: "applied", 2: "skipped", 3: "failed"}
+_PIECES = 256  # first guess of the number of view pieces; the library says when it is too small
+_STATUS_BYTES_MAX = 64 << 20
+
+
+@dataclass(frozen=True)
+class CommitResult:
+    """How a step ended. ``outcome``: "applied", "skipped" or "failed"; ``culprit`` says why not."""
+
+    outcome: str
+    culprit: str
+    durability: int
+
+    @property
+    def applied(self) -> bool:
+        return self.outcome == "applied"
+
+
+@dataclass(frozen=True)
+class SessionInfo:
+    """Counters of a session. Bytes are payload bytes since it was opened."""
+
+    nodes: int
+    current_step: int
+    fetched_bytes: int
+    pushed_bytes: int
+    retries: int
+    created: bool
+    loaded: bool
+    shm_nodes: int
+    operations: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of elements of a layer in library memory: ``array[i]`` is element ``offset + i``."""
+
+    array: np.ndarray
+    offset: int
+
+
+class Session:
+    """One worker's membership in one job, on all daemons. A context manager; ``close`` ends it.
+
+    ``endpoints``: "host:port[,host:port...]" of any daemons, or a list of them. ``restart_count``
+    defaults to ``$TORCHELASTIC_RESTART_COUNT``; a higher one fences an earlier holder of the rank.
+    ``transport``: "auto" (shm for a daemon on this host, else tcp), "shm" or "tcp".
+    ``verify``: payload checksums of fetches, "tcp" (of tcp fetches only), "always" or "never".
+
+    Layers are named by index or by name. Offsets and counts are elements; timeouts are seconds and
+    end in ``DeadlineError``. All methods may be called from any thread. A buffer passed to a method
+    need only live during the call; asynchronous calls hold on to theirs. After ``fork`` the child
+    may not use the session (``StateError``). Errors: see ``luwu.errors``.
+    """
+
+    def __init__(self, endpoints: str | Sequence[str], job: JobSpec, rank: int, *,
+                 restart_count: int | None = None, transport: str = "auto",
+                 tcp_connections: int = 0, verify: str = "tcp", timeout_s: float = 30.0,
+                 node_timeout_s: float = 5.0, fault_plan: str | None = None) -> None:
+        if restart_count is None:
+            restart_count = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        if not isinstance(endpoints, str):
+            endpoints = ",".join(endpoints)
+        if rank < 0 or restart_count < 0:
+            raise errors.ArgumentError(f"rank {rank} and restart count {restart_count} must be >= 0")
+        options = _ffi.COpenOptions(
+            rank=rank, endpoints=endpoints.encode(), job=ctypes.pointer(c_job(job)),
+            restart_count=restart_count, transport=_choice("transport", transport, _TRANSPORTS),
+            tcp_connections=tcp_connections, verify_served_crc=_choice("verify", verify, _VERIFY),
+            timeout_ms=milliseconds(timeout_s), node_timeout_ms=milliseconds(node_timeout_s),
+            fault_plan=fault_plan.encode() if fault_plan is not None else None)
+        handle = c_uint64()
+        _ffi.call("luwu_session_open", ctypes.byref(options), ctypes.byref(handle))
+        self.job = job
+        self.rank = rank
+        self._handle = handle.value
+        # Keeps operations and their buffers alive until they are done. Must not lead back to this
+        # object, since the finalizer holds it. Adding and discarding are atomic.
+        self._operations: set[Operation] = set()
+        # Also runs when the interpreter exits, before the library's own end.
+        self._finalizer = weakref.finalize(
+            self, _close, self._handle, self._operations, os.getpid())
+
+    # ---- life -----------------------------------------------------------------------------------
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """True after ``close``."""
+        return not self._finalizer.alive
+
+    def close(self) -> None:
+        """Leaves the job. Operations under way end with ``CancelledError``; views become invalid.
+        May be called again."""
+        self._finalizer()
+
+    def info(self) -> SessionInfo:
+        """Counters and the step to begin next. No round trip."""
+        info = _ffi.CSessionInfo()
+        self._call("luwu_session_get_info", ctypes.byref(info))
+        return SessionInfo(
+            info.nodes, info.current_step, info.fetched_bytes, info.pushed_bytes, info.retries,
+            bool(info.created), bool(info.loaded), info.shm_nodes, info.operations)
+
+    @property
+    def current_step(self) -> int:
+        """The step to begin next, as of the daemons' last reply. A restarted worker resumes here."""
+        return self.info().current_step
+
+    def status(self, timeout_s: float = 10.0) -> dict[str, Any]:
+        """Status snapshot of every daemon: the fields of ``luwuctl status -o json``."""
+        capacity = 64 << 10
+        while True:
+            text = ctypes.create_string_buffer(capacity)
+            self._call("luwu_status_json", text, c_uint64(capacity), milliseconds(timeout_s))
+            if len(text.value) < capacity - 1 or capacity >= _STATUS_BYTES_MAX:
+                return json.loads(text.value)
+            capacity *= 4  # it was cut
+
+    # ---- loading and reading --------------------------------------------------------------------
+
+    def load(self, layer: int | str, values: np.ndarray, offset: int = 0,
+             timeout_s: float = 60.0) -> None:
+        """Writes fp32 master weights ``[offset, offset + values.size)``. Allowed until step 0 begins.
+
+        ``values``: float32, C-contiguous, any shape.
+        """
+        pointer, count = _float_pointer(values)
+        self._call("luwu_load", self._layer(layer), c_uint64(offset), pointer, c_uint64(count),
+                   milliseconds(timeout_s))
+
+    def finish_load(self, allow_missing: bool = False, timeout_s: float = 60.0) -> None:
+        """Makes version 0 readable. Tensors never written are an error unless ``allow_missing``."""
+        self._call("luwu_finish_load", int(allow_missing), milliseconds(timeout_s))
+
+    def wait_loaded(self, timeout_s: float = 60.0) -> None:
+        """Waits until the loading worker has finished: what the other ranks call."""
+        self._call("luwu_wait_loaded", milliseconds(timeout_s))
+
+    def read(self, layer: int | str, quantity: str = "master", offset: int = 0,
+             count: int | None = None, timeout_s: float = 60.0) -> np.ndarray:
+        """fp32 values of a layer's "master", "moment1" or "moment2", between two commits."""
+        index = self._layer(layer)
+        if count is None:
+            count = self.job.layers[index].elements - offset
+        values = np.empty(count, np.float32)
+        pointer, _ = _float_pointer(values)
+        self._call("luwu_read", index, _choice("quantity", quantity, _QUANTITIES), c_uint64(offset),
+                   pointer, c_uint64(count), milliseconds(timeout_s))
+        return values
+
+    # ---- step -----------------------------------------------------------------------------------
+
+    def begin_step(self, step: int, groups: Sequence[HyperParameters] | None = None,
+                   timeout_s: float = 30.0) -> None:
+        """Opens ``step`` with one ``AdamW`` or ``SGD`` per group (default: the job's, for each).
+
+        All workers must pass equal values (``StepMismatchError``). A restarted worker may begin the
+        current step again.
+        """
+        if groups is None:
+            groups = [self.job.optimizer] * self.job.groups
+        array = (_ffi.CHyper * len(groups))(*[c_hyper(values) for values in groups])
+        self._call("luwu_begin_step", c_uint64(step), array, len(groups), milliseconds(timeout_s))
+
+    def commit(self, step: int, timeout_s: float = 60.0) -> CommitResult:
+        """Ends ``step``: waits for this worker's pushes and then for all others.
+
+        ``WorkerLostError`` names a rank that is gone, ``DeadlineError`` what is still open; after
+        either, call it again. ``StateError`` names a layer that this worker has not closed.
+        """
+        result = _ffi.CCommitResult()
+        self._call("luwu_commit", c_uint64(step), ctypes.byref(result), milliseconds(timeout_s))
+        return CommitResult(_OUTCOMES.get(result.outcome, f"unknown ({result.outcome})"),
+                            result.culprit.decode("utf-8", "replace"), result.durability)
+
+    # ---- fetch ----------------------------------------------------------------------------------
+
+    def fetch(self, layer: int | str, version: int, into: Segments | None = None,
+              timeout_s: float = 60.0) -> Any:
+        """Copies ``version`` of a layer into ``into`` and returns it.
+
+        ``into``: a buffer for the layer's first elements, or ``Segment``s for any part of it; the
+        dtype is converted when it differs from the wire's. ``None`` makes a float32 array of the
+        whole layer. Waits until the version exists; never gives another one.
+        """
+        index = self._layer(layer)
+        if into is None:
+            into = np.empty(self.job.layers[index].elements, np.float32)
+        segments, count, _alive = buffers.c_segments(into, writable=True)
+        self._call("luwu_fetch", index, c_uint64(version), segments, count, milliseconds(timeout_s))
+        return into
+
+    def fetch_async(self, layer: int | str, version: int, into: Segments,
+                    timeout_s: float = 60.0) -> Operation:
+        """Same, in the background and in call order. The memory is valid once the result is waited
+        for; it must not be used before."""
+        segments, count, alive = buffers.c_segments(into, writable=True)
+        return self._start("luwu_fetch_async", alive, self._layer(layer), c_uint64(version),
+                           segments, count, milliseconds(timeout_s))
+
+    def fetch_view(self, layer: int | str, version: int, timeout_s: float = 60.0) -> list[Piece]:
+        """Read-only arrays over the served bytes, without a copy, in the served dtype (bfloat16 as
+        uint16). All daemons must be reached by shm (``UnsupportedError``).
+
+        Valid until this worker closes the layer in the step after ``version``, or until the session
+        is closed: touching an array after that is undefined.
+        """
+        index = self._layer(layer)
+        pieces, count = self._pieces("luwu_fetch_view", index, c_uint64(version), timeout_s)
+        return [Piece(buffers.array_at(piece.data, self.job.served, piece.count, False), piece.offset)
+                for piece in pieces[:count]]
+
+    # ---- push -----------------------------------------------------------------------------------
+
+    def push(self, layer: int | str, gradient: Segments, close: bool = True,
+             timeout_s: float = 60.0) -> None:
+        """Gives this worker's gradient of a layer for the open step.
+
+        ``gradient``: a buffer for the layer's first elements, or ``Segment``s; each trainable tensor
+        must be covered wholly. ``close=False``: more pushes of this layer follow in this step.
+        """
+        segments, count, _alive = buffers.c_segments(gradient, writable=False)
+        self._call("luwu_push", self._layer(layer), segments, count, _flags(close),
+                   milliseconds(timeout_s))
+
+    def push_async(self, layer: int | str, gradient: Segments, close: bool = True,
+                   timeout_s: float = 60.0) -> Operation:
+        """Same, in the background and in call order. The memory must not change until done."""
+        segments, count, alive = buffers.c_segments(gradient, writable=False)
+        return self._start("luwu_push_async", alive, self._layer(layer), segments, count,
+                           _flags(close), milliseconds(timeout_s))
+
+    def close_layer(self, layer: int | str, timeout_s: float = 30.0) -> None:
+        """Closes a layer without a (further) gradient: "absent" when nothing was pushed."""
+        self._call("luwu_close_layer", self._layer(layer), milliseconds(timeout_s))
+
+    def push_in_place(self, layer: int | str, fill: Callable[[np.ndarray, int], None],
+                      close: bool = True, timeout_s: float = 60.0) -> None:
+        """Pushes a whole layer without a copy: ``fill(array, offset)`` writes the gradient of elements
+        ``[offset, offset + array.size)`` straight into the daemons' slots, for each piece in turn.
+
+        The arrays have the job's gradient dtype (bfloat16 as uint16) and are valid only during
+        ``fill``. When ``fill`` raises, the step cannot be finished: close the session.
+        """
+        index = self._layer(layer)
+        offset, operations = 0, []
+        while offset < self.job.layers[index].elements:
+            pieces = (_ffi.CPiece * _PIECES)()
+            count, handle = c_uint32(_PIECES), c_uint64()
+            self._call("luwu_push_inplace_begin", index, c_uint64(offset), pieces,
+                       ctypes.byref(count), _flags(close), milliseconds(timeout_s),
+                       ctypes.byref(handle))
+            for piece in pieces[:count.value]:
+                fill(buffers.array_at(piece.data, self.job.gradients, piece.count, True),
+                     piece.offset)
+                offset = max(offset, piece.offset + piece.count)
+            _ffi.call("luwu_push_inplace_end", handle)
+            operations.append(self._track(handle.value, None))
+        for operation in operations:
+            operation.wait(timeout_s)
+
+    # ---- inside ---------------------------------------------------------------------------------
+
+    def _call(self, name: str, *arguments: Any) -> int:
+        if self.closed:
+            raise errors.StateError("the session is closed; open a new one")
+        return _ffi.call(name, self._handle, *arguments)
+
+    def _start(self, name: str, alive: list[Any], *arguments: Any) -> Operation:
+        handle = c_uint64()
+        self._call(name, *arguments, ctypes.byref(handle))
+        return self._track(handle.value, alive)
+
+    def _track(self, handle: int, alive: Any) -> Operation:
+        operation = Operation(handle, alive, self._operations.discard)
+        self._operations.add(operation)
+        return operation
+
+    def _pieces(self, name: str, index: int, version: c_uint64, timeout_s: float) -> tuple[Any, int]:
+        capacity = _PIECES
+        while True:
+            pieces, count = (_ffi.CPiece * capacity)(), c_uint32(capacity)
+            try:
+                self._call(name, index, version, pieces, ctypes.byref(count),
+                           milliseconds(timeout_s))
+                return pieces, count.value
+            except errors.ArgumentError:
+                if count.value <= capacity:
+                    raise
+                capacity = count.value
+
+    def _layer(self, layer: int | str) -> int:
+        try:
+            index = self.job.layer_index(layer)
+        except KeyError as error:
+            raise errors.NotFoundError(str(error.args[0])) from None
+        if not 0 <= index < len(self.job.layers):
+            raise errors.NotFoundError(
+                f"layer {index} does not exist; job {self.job.name!r} has {len(self.job.layers)}")
+        return index
+
+
+def _close(handle: int, operations: set[Operation], pid: int) -> None:
+    if os.getpid() != pid:  # a forked child must not end its parent's session
+        return
+    _ffi.library().luwu_session_close(handle)
+    for operation in list(operations):  # until the library has let go of their memory
+        try:
+            operation.wait(5.0)
+        except errors.LuwuError:
+            pass
+
+
+def _flags(close: bool) -> int:
+    return _ffi.PUSH_CLOSE if close else 0
+
+
+def _choice(what: str, value: str, choices: dict[str, int]) -> int:
+    if value not in choices:
+        raise errors.ArgumentError(f"{what} {value!r} is not one of {', '.join(choices)}")
+    return choices[value]
+
+
+def _float_pointer(values: np.ndarray) -> tuple[Any, int]:
+    if not isinstance(values, np.ndarray) or values.dtype != np.float32:
+        raise errors.ArgumentError("masters are float32: pass a numpy array of that dtype")
+    if not values.flags.c_contiguous:
+        raise errors.ArgumentError("the array is not C-contiguous; use numpy.ascontiguousarray")
+    return values.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), values.size

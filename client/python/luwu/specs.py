@@ -1,0 +1,145 @@
+"""What a job is: its tensors, layers, optimizer and options, as plain dataclasses.
+
+Two workers of one job must pass equal specs; the daemons refuse a different one and name the first
+difference. Sizes and offsets count elements, never bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, field
+from typing import Sequence, Union
+
+
+class DType(enum.IntEnum):
+    """Element types on the wire and in buffers (numbers of ``luwu_dtype``)."""
+
+    FLOAT32 = 1
+    BFLOAT16 = 2
+    FLOAT16 = 3
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return 4 if self is DType.FLOAT32 else 2
+
+    @classmethod
+    def parse(cls, name: Union[str, "DType"]) -> "DType":
+        """A ``DType`` from "fp32", "bf16", "fp16" or the full names."""
+        if isinstance(name, DType):
+            return name
+        known = {
+            "fp32": cls.FLOAT32, "float32": cls.FLOAT32,
+            "bf16": cls.BFLOAT16, "bfloat16": cls.BFLOAT16,
+            "fp16": cls.FLOAT16, "float16": cls.FLOAT16,
+        }
+        if name not in known:
+            raise ValueError(f"dtype {name!r} is not one of {', '.join(known)}")
+        return known[name]
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """AdamW with decoupled weight decay; the same defaults and rules as ``torch.optim.AdamW``."""
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 1e-2
+
+
+@dataclass(frozen=True)
+class SGD:
+    """SGD as ``torch.optim.SGD``. With momentum 0 no momentum buffer is kept."""
+
+    lr: float = 1e-3
+    momentum: float = 0.0
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+
+HyperParameters = Union[AdamW, SGD]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A named tensor inside a layer. ``offset``: elements from the start of the layer."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    group: int = 0
+    trainable: bool = True
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """The unit of fetch and push: ``elements`` flat values with tensors by ascending offset."""
+
+    name: str
+    elements: int
+    tensors: tuple[TensorSpec, ...]
+
+    @property
+    def trainable(self) -> bool:
+        """False for a frozen layer, which is never pushed."""
+        return any(tensor.trainable for tensor in self.tensors)
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """A training run. ``None`` leaves a size to the library's default.
+
+    ``served`` and ``gradients`` are the dtypes on the wire; buffers of another dtype are converted.
+    ``optimizer`` fixes the kind of optimizer (and whether SGD keeps momentum); the values that a
+    step uses travel with ``Session.begin_step``.
+    """
+
+    name: str
+    world_size: int
+    layers: tuple[LayerSpec, ...]
+    optimizer: HyperParameters = field(default_factory=AdamW)
+    groups: int = 1
+    served: DType = DType.BFLOAT16
+    gradients: DType = DType.BFLOAT16
+    reduction: str = "mean"
+    on_non_finite: str = "skip"
+    keep_undo_state: bool = True
+    shard_elements: int | None = None
+    slots_per_worker: int | None = None
+    overflow_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.reduction not in ("sum", "mean"):
+            raise ValueError(f"reduction {self.reduction!r} is not 'sum' or 'mean'")
+        if self.on_non_finite not in ("skip", "fail"):
+            raise ValueError(f"on_non_finite {self.on_non_finite!r} is not 'skip' or 'fail'")
+
+    @property
+    def sgd_momentum(self) -> bool:
+        """True when SGD keeps a momentum buffer."""
+        return isinstance(self.optimizer, SGD) and self.optimizer.momentum != 0
+
+    def layer_index(self, layer: int | str) -> int:
+        """Index of a layer given by index or name; ``KeyError`` names an unknown one."""
+        if isinstance(layer, str):
+            for index, spec in enumerate(self.layers):
+                if spec.name == layer:
+                    return index
+            raise KeyError(f"job {self.name!r} has no layer {layer!r}")
+        return layer
+
+
+def layer_of(name: str, shapes: Sequence[tuple[str, tuple[int, ...]]], align: int = 64) -> LayerSpec:
+    """A layer with trainable tensors one after the other, each aligned to ``align`` elements."""
+    tensors, offset = [], 0
+    for tensor_name, shape in shapes:
+        tensors.append(TensorSpec(tensor_name, tuple(shape), offset))
+        offset += -(-math.prod(shape) // align) * align
+    return LayerSpec(name, offset, tuple(tensors))

@@ -1,0 +1,99 @@
+"""Whole weights: from the module into the daemons, and back as ordinary tensors."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, Sequence
+
+import numpy as np
+import torch
+
+from luwu.errors import StateError
+from luwu.session import Session
+from luwu.torch.plan import UnitPlan
+
+
+def layer_values(plan: UnitPlan) -> np.ndarray:
+    """The unit's parameters as the fp32 values of its layer; gaps are zero."""
+    values = torch.zeros(plan.elements, dtype=torch.float32)
+    with torch.no_grad():
+        for tensor in plan.tensors:
+            values[tensor.offset:tensor.offset + tensor.elements].copy_(
+                tensor.parameter.detach().reshape(-1))
+    return values.numpy()
+
+
+class Masters:
+    """Reads the fp32 master weights of all units."""
+
+    def __init__(self, session: Session, root: torch.nn.Module, plans: Sequence[UnitPlan],
+                 timeout_s: float) -> None:
+        self._session = session
+        self._root = root
+        self._plans = plans
+        self._timeout_s = timeout_s
+        self._handles: list[Any] = []
+        self._guard()
+
+    def read(self, quantity: str = "master") -> dict[str, torch.Tensor]:
+        """Name to fp32 tensor, for every offloaded parameter. Any one worker may call it alone."""
+        found = {}
+        for index, plan in enumerate(self._plans):
+            values = torch.from_numpy(
+                self._session.read(index, quantity, timeout_s=self._timeout_s))
+            for tensor in plan.tensors:
+                part = values[tensor.offset:tensor.offset + tensor.elements]
+                found[tensor.name] = part.clone().view(tensor.parameter.shape)
+        return found
+
+    def restore(self) -> None:
+        """Gives the parameters ordinary memory with the present weights."""
+        values = self.read()
+        for plan in self._plans:
+            for tensor in plan.tensors:
+                tensor.parameter.data = values[tensor.name].to(tensor.parameter.dtype)
+
+    # ---- module.state_dict() and friends --------------------------------------------------------
+
+    def _guard(self) -> None:
+        self._names = {
+            id(tensor.parameter): tensor.name for plan in self._plans for tensor in plan.tensors}
+        self._handles = [
+            self._root._register_state_dict_hook(self._fill_state_dict),
+            self._root._register_load_state_dict_pre_hook(_refuse_load),
+        ]
+        self._root.__deepcopy__ = _refuse_deepcopy  # type: ignore[assignment]
+
+    def unguard(self) -> None:
+        """Removes the hooks from the module."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        del self._root.__deepcopy__
+
+    def _fill_state_dict(self, module: torch.nn.Module, state: dict[str, Any], prefix: str,
+                         _metadata: Any) -> None:
+        """``module.state_dict()`` gives the real weights, in the parameters' dtypes."""
+        values = self.read()
+        for name, parameter in _all_names(module):
+            master = values.get(self._names.get(id(parameter), ""))
+            if master is not None and prefix + name in state:
+                state[prefix + name] = master.to(parameter.dtype)
+
+
+def _refuse_load(*_: Any) -> None:
+    raise StateError(
+        "load_state_dict() on an offloaded module: its weights live in the daemons. Load the "
+        "weights before offload()")
+
+
+def _refuse_deepcopy(_memo: Any) -> Any:
+    raise StateError(
+        "an offloaded module cannot be copied: its weights live in the daemons. Use "
+        "optimizer.full_state_dict() for a copy of the weights")
+
+
+def _all_names(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Every name of every parameter: those of tied ones are keys of a state dict too."""
+    for path, part in module.named_modules(remove_duplicate=False):
+        for name, parameter in part.named_parameters(recurse=False):
+            yield (f"{path}.{name}" if path else name), parameter

@@ -1,0 +1,77 @@
+"""Which units are in memory: fetch before use, give back after, fetch the next one ahead."""
+
+from __future__ import annotations
+
+from typing import Callable, Sequence
+
+from luwu.session import Session
+from luwu.torch.predictor import Predictor
+from luwu.torch.settings import Settings
+from luwu.torch.transfer import Transfer
+from luwu.torch.unit import Unit
+
+
+class Residency:
+    """Moves weights in and out. ``version`` gives the version to fetch, which is the current step."""
+
+    def __init__(self, session: Session, units: Sequence[Unit], settings: Settings,
+                 version: Callable[[], int]) -> None:
+        self._session = session
+        self._units = units
+        self._settings = settings
+        self._version = version
+        self.predictor = Predictor()
+
+    def enter(self, unit: Unit, mode: str) -> None:
+        """Makes a unit's weights usable, and starts fetching what the last pass needed next."""
+        if not self.predictor.visit(mode, unit.index):
+            self.release_idle(keep=unit)
+        self._start(unit)
+        for index in self.predictor.upcoming(mode, self._settings.prefetch):
+            self._start(self._units[index])
+        self.materialise(unit)
+
+    def materialise(self, unit: Unit) -> None:
+        """Waits for the fetch of a unit's weights, started now if it was not before."""
+        if unit.resident:
+            return
+        self._start(unit)
+        assert unit.fetching is not None
+        try:
+            unit.fetching.wait(self._settings.call_timeout_s, self._settings.worker_timeout_s)
+        finally:
+            unit.fetching = None
+        for storage in unit.storages:
+            storage.attach()
+        unit.resident = True
+
+    def needed_next(self, unit: Unit, mode: str) -> bool:
+        """True if the unit is expected to be needed again before any other one."""
+        return self.predictor.upcoming(mode, 1) == [unit.index]
+
+    def release(self, unit: Unit) -> None:
+        """Gives a unit's memory back. A fetch under way is waited for first: it writes there."""
+        if unit.fetching is not None:
+            self.materialise(unit)
+        if unit.resident:
+            unit.resident = False
+            for storage in unit.storages:
+                storage.release()
+
+    def release_idle(self, keep: Unit | None = None) -> None:
+        """Releases every unit that is not in use: guesses that did not come true."""
+        for unit in self._units:
+            if unit is not keep and not unit.busy:
+                self.release(unit)
+
+    def _start(self, unit: Unit) -> None:
+        if unit.resident or unit.fetching is not None:
+            return
+        version = self._version()
+
+        def start():  # type: ignore[no-untyped-def]
+            segments = [storage.allocate() for storage in unit.storages]
+            return self._session.fetch_async(
+                unit.index, version, segments, self._settings.call_timeout_s)
+
+        unit.fetching = Transfer(start)

@@ -1,0 +1,97 @@
+"""The memory of a unit's parameters, which comes and goes while every tensor object stays.
+
+A unit has one flat storage per dtype. Its ``StorageImpl`` is the same for ever: releasing resizes it
+to 0 bytes, materialising resizes it back, and the bytes are then fetched straight into it. Views
+that autograd saved in the forward pass share that storage, so in the backward pass they see the
+bytes that were fetched again. The bytes are written outside of autograd, so version counters do not
+move.
+
+While released, a parameter's ``data`` is one shared NaN in the parameter's shape (strides 0, no
+storage of its own): looking at it outside of forward and backward gives NaN, not a crash.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from luwu.buffers import Memory, Segment
+from luwu.torch.plan import WIRE_DTYPES, TensorPlan, UnitPlan
+
+_placeholders: dict[torch.dtype, torch.Tensor] = {}
+
+
+def raw_storage(tensor: torch.Tensor) -> Any:
+    """The byte storage behind a tensor (torch 2: ``untyped_storage``; 1.13: inside the typed one)."""
+    if hasattr(tensor, "untyped_storage"):
+        return tensor.untyped_storage()
+    typed = tensor.storage()
+    return getattr(typed, "_storage", typed)
+
+
+def placeholder(parameter: torch.Tensor) -> torch.Tensor:
+    """NaN in the parameter's shape; all placeholders of a dtype share one element."""
+    nan = _placeholders.get(parameter.dtype)
+    if nan is None:
+        nan = _placeholders[parameter.dtype] = torch.full((), float("nan"), dtype=parameter.dtype)
+    return nan.expand(parameter.shape)
+
+
+def is_placeholder(tensor: torch.Tensor) -> bool:
+    """True for the data of a released parameter."""
+    nan = _placeholders.get(tensor.dtype)
+    return nan is not None and raw_storage(tensor).data_ptr() == raw_storage(nan).data_ptr()
+
+
+class FlatStorage:
+    """The parameters of one dtype in one unit: elements ``[offset, offset + elements)`` of its layer."""
+
+    def __init__(self, tensors: list[TensorPlan], end: int) -> None:
+        dtype = tensors[0].parameter.dtype
+        self.offset = tensors[0].offset
+        self.elements = end - self.offset
+        self.dtype = WIRE_DTYPES[dtype]
+        flat = torch.empty(self.elements, dtype=dtype)
+        self._raw = raw_storage(flat)
+        self._bytes = self._raw.nbytes()
+        self._members = []
+        for tensor in tensors:
+            shape = tensor.parameter.shape
+            view = flat.narrow(0, tensor.offset - self.offset, tensor.elements).view(shape)
+            self._members.append((tensor.parameter, view, placeholder(tensor.parameter)))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held at this moment."""
+        return self._raw.nbytes()
+
+    def allocate(self) -> Segment:
+        """Gives the storage its memory, contents undefined, and says where it is. The parameters do
+        not show it until ``attach``."""
+        if self._raw.nbytes() == 0:
+            self._raw.resize_(self._bytes)
+        memory = Memory(self._raw.data_ptr(), self.dtype, self.elements, self._raw)
+        return Segment(memory, self.offset)
+
+    def attach(self) -> None:
+        """Lets the parameters show the storage. The Parameter objects stay the same."""
+        for parameter, view, _ in self._members:
+            parameter.data = view
+
+    def release(self) -> None:
+        """Gives the memory back. Nothing may be reading or writing it."""
+        for parameter, _, filler in self._members:
+            parameter.data = filler
+        self._raw.resize_(0)
+
+
+def flat_storages(unit: UnitPlan) -> list[FlatStorage]:
+    """One storage for each dtype in the unit, in layer order."""
+    runs: list[list[TensorPlan]] = []
+    for tensor in unit.tensors:
+        if not runs or runs[-1][0].parameter.dtype != tensor.parameter.dtype:
+            runs.append([])
+        runs[-1].append(tensor)
+    ends = [run[0].offset for run in runs[1:]] + [unit.elements]
+    return [FlatStorage(run, end) for run, end in zip(runs, ends)]

@@ -1,0 +1,235 @@
+#include "client/src/c_structs.h"
+
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace luwu::client {
+namespace {
+
+constexpr uint32_t kDimensionsMax = 64;
+constexpr uint32_t kTensorsMax = 1u << 20;  // of one layer
+constexpr uint32_t kSegmentsMax = 1u << 24;
+constexpr size_t kNameBytesMax = 4096;
+constexpr uint32_t kTimeoutMsDefault = 30'000;
+constexpr uint32_t kPatienceMsDefault = 5'000;
+constexpr uint32_t kConnectionsDefault = 2;
+
+// Length of the UTF-8 character at the start of `text`; 0 when there is none.
+size_t Utf8Length(std::string_view text) {
+  const auto lead = static_cast<unsigned char>(text[0]);
+  const size_t length = lead < 0x80            ? 1
+                        : (lead >> 5) == 0x06  ? 2
+                        : (lead >> 4) == 0x0e  ? 3
+                        : (lead >> 3) == 0x1e  ? 4
+                                               : 0;
+  if (length == 0 || length > text.size()) return 0;
+  uint32_t point = length == 1 ? lead : lead & (0xffu >> (length + 1));
+  for (size_t i = 1; i < length; ++i) {
+    const auto next = static_cast<unsigned char>(text[i]);
+    if ((next & 0xc0) != 0x80) return 0;
+    point = (point << 6) | (next & 0x3f);
+  }
+  constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
+  const bool surrogate = point >= 0xd800 && point <= 0xdfff;
+  return point < kSmallest[length] || point > 0x10ffff || surrogate ? 0 : length;
+}
+
+StatusOr<std::string> ToName(const char* text, const std::string& what) {
+  if (text == nullptr) return Error(ErrorCode::kInvalidArgument, "{}: name is NULL", what);
+  const size_t bytes = ::strnlen(text, kNameBytesMax + 1);
+  if (bytes > kNameBytesMax) {
+    return Error(ErrorCode::kInvalidArgument, "{}: name is longer than {} bytes", what,
+                 kNameBytesMax);
+  }
+  const std::string name(text, bytes);
+  for (size_t at = 0; at < name.size();) {
+    const size_t length = Utf8Length(std::string_view(name).substr(at));
+    if (length == 0) return Error(ErrorCode::kInvalidArgument, "{}: name is not UTF-8", what);
+    at += length;
+  }
+  return name;
+}
+
+template <typename Enum>
+StatusOr<Enum> ToEnum(int32_t value, int32_t first, int32_t last, const char* what) {
+  if (value < first || value > last) {
+    return Error(ErrorCode::kInvalidArgument, "{} is {}; it must be {} to {}", what, value, first,
+                 last);
+  }
+  return static_cast<Enum>(value);
+}
+
+StatusOr<bool> ToBool(uint32_t value, const std::string& what) {
+  if (value > 1) {
+    return Error(ErrorCode::kInvalidArgument, "{} is {}; it must be 0 or 1", what, value);
+  }
+  return value == 1;
+}
+
+Status CheckArray(const void* data, uint64_t count, uint64_t count_max, const std::string& what) {
+  if (count > count_max) {
+    return Error(ErrorCode::kInvalidArgument, "{}: {} entries; at most {}", what, count,
+                 count_max);
+  }
+  if (count > 0 && data == nullptr) {
+    return Error(ErrorCode::kInvalidArgument, "{} is NULL with {} entries", what, count);
+  }
+  return OkStatus();
+}
+
+StatusOr<TensorSpec> ToTensor(const luwu_tensor_spec& in, const std::string& what) {
+  RETURN_IF_ERROR(CheckStruct(&in, what.c_str()));
+  TensorSpec tensor;
+  ASSIGN_OR_RETURN(tensor.name, ToName(in.name, what));
+  RETURN_IF_ERROR(CheckArray(in.shape, in.dims, kDimensionsMax, what + ".shape"));
+  if (in.dims > 0) tensor.shape.assign(in.shape, in.shape + in.dims);
+  tensor.offset = in.offset;
+  tensor.group = in.group;
+  ASSIGN_OR_RETURN(tensor.trainable, ToBool(in.trainable, what + ".trainable"));
+  return tensor;
+}
+
+StatusOr<LayerSpec> ToLayer(const luwu_layer_spec& in, uint32_t index) {
+  const std::string what = fmt::format("layers[{}]", index);
+  RETURN_IF_ERROR(CheckStruct(&in, what.c_str()));
+  LayerSpec layer;
+  ASSIGN_OR_RETURN(layer.name, ToName(in.name, what));
+  layer.elements = in.elements;
+  RETURN_IF_ERROR(CheckArray(in.tensors, in.tensor_count, kTensorsMax, what + ".tensors"));
+  for (uint32_t i = 0; i < in.tensor_count; ++i) {
+    ASSIGN_OR_RETURN(TensorSpec tensor,
+                     ToTensor(in.tensors[i], fmt::format("{}.tensors[{}]", what, i)));
+    layer.tensors.push_back(std::move(tensor));
+  }
+  return layer;
+}
+
+StatusOr<JobSpec> ToJob(const luwu_job_spec* in) {
+  RETURN_IF_ERROR(CheckStruct(in, "job"));
+  JobSpec job;
+  ASSIGN_OR_RETURN(job.name, ToName(in->name, "job"));
+  job.world_size = in->world_size;
+  job.groups = in->groups;
+  RETURN_IF_ERROR(CheckArray(in->layers, in->layer_count, kLayersMax, "job.layers"));
+  for (uint32_t i = 0; i < in->layer_count; ++i) {
+    ASSIGN_OR_RETURN(LayerSpec layer, ToLayer(in->layers[i], i));
+    job.layers.push_back(std::move(layer));
+  }
+  ASSIGN_OR_RETURN(job.optimizer.kind, ToEnum<OptimizerKind>(in->optimizer, LUWU_ADAMW, LUWU_SGD,
+                                                             "job.optimizer"));
+  ASSIGN_OR_RETURN(job.optimizer.sgd_momentum, ToBool(in->sgd_momentum, "job.sgd_momentum"));
+  ASSIGN_OR_RETURN(job.served_dtype, ToEnum<DType>(in->served_dtype, LUWU_FLOAT32, LUWU_FLOAT64,
+                                                   "job.served_dtype"));
+  ASSIGN_OR_RETURN(job.gradient_dtype, ToEnum<DType>(in->gradient_dtype, LUWU_FLOAT32,
+                                                     LUWU_FLOAT64, "job.gradient_dtype"));
+  ASSIGN_OR_RETURN(job.reduction,
+                   ToEnum<Reduction>(in->reduction, LUWU_SUM, LUWU_MEAN, "job.reduction"));
+  ASSIGN_OR_RETURN(job.on_non_finite,
+                   ToEnum<NonFinitePolicy>(in->on_non_finite, LUWU_NON_FINITE_SKIP,
+                                           LUWU_NON_FINITE_FAIL, "job.on_non_finite"));
+  ASSIGN_OR_RETURN(job.keep_undo_state, ToBool(in->keep_undo_state, "job.keep_undo_state"));
+  if (in->slots_per_worker != 0) job.slots_per_worker = in->slots_per_worker;
+  if (in->shard_elements != 0) job.shard_elements = in->shard_elements;
+  if (in->overflow_bytes != UINT64_MAX) job.overflow_bytes = in->overflow_bytes;
+  return job;
+}
+
+StatusOr<std::vector<std::string>> ToEndpoints(const char* text) {
+  if (text == nullptr) {
+    return Error(ErrorCode::kInvalidArgument, "endpoints is NULL; name a daemon as \"host:port\"");
+  }
+  std::vector<std::string> endpoints;
+  std::string_view rest(text);
+  while (!rest.empty()) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    std::string_view one = rest.substr(0, comma);
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+    while (!one.empty() && one.front() == ' ') one.remove_prefix(1);
+    while (!one.empty() && one.back() == ' ') one.remove_suffix(1);
+    if (!one.empty()) endpoints.emplace_back(one);
+  }
+  return endpoints;
+}
+
+}  // namespace
+
+Status CheckOut(const void* pointer, const char* what) {
+  if (pointer != nullptr) return OkStatus();
+  return Error(ErrorCode::kInvalidArgument, "{} is NULL", what);
+}
+
+StatusOr<OpenOptions> ToOpenOptions(const luwu_open_options* in) {
+  RETURN_IF_ERROR(CheckStruct(in, "options"));
+  if (in->reserved != 0) {
+    return Error(ErrorCode::kInvalidArgument, "options.reserved is {}; it must be 0",
+                 in->reserved);
+  }
+  OpenOptions options;
+  ASSIGN_OR_RETURN(options.endpoints, ToEndpoints(in->endpoints));
+  ASSIGN_OR_RETURN(options.job, ToJob(in->job));
+  options.rank = in->rank;
+  options.restart_count = in->restart_count;
+  ASSIGN_OR_RETURN(options.transport,
+                   ToEnum<TransportChoice>(in->transport, LUWU_TRANSPORT_AUTO, LUWU_TRANSPORT_TCP,
+                                           "options.transport"));
+  ASSIGN_OR_RETURN(options.verify,
+                   ToEnum<VerifyPayload>(static_cast<int32_t>(in->verify_served_crc), 0, 2,
+                                         "options.verify_served_crc"));
+  const auto or_default = [](uint32_t value, uint32_t fallback) {
+    return value == 0 ? fallback : value;
+  };
+  options.tcp_connections = or_default(in->tcp_connections, kConnectionsDefault);
+  options.timeout_ms = or_default(in->timeout_ms, kTimeoutMsDefault);
+  options.patience_ms = or_default(in->node_timeout_ms, kPatienceMsDefault);
+  if (in->fault_plan != nullptr) {
+    ASSIGN_OR_RETURN(options.faults, transport::ParseFaultPlan(in->fault_plan));
+  }
+  return options;
+}
+
+StatusOr<std::vector<HyperParameters>> ToGroups(const luwu_hyper* groups, uint32_t count) {
+  RETURN_IF_ERROR(CheckArray(groups, count, kGroupsMax, "groups"));
+  std::vector<HyperParameters> values;
+  for (uint32_t i = 0; i < count; ++i) {
+    const luwu_hyper& in = groups[i];
+    const std::string what = fmt::format("groups[{}]", i);
+    RETURN_IF_ERROR(CheckStruct(&in, what.c_str()));
+    HyperParameters out{.lr = in.lr,
+                        .weight_decay = in.weight_decay,
+                        .beta1 = in.beta1,
+                        .beta2 = in.beta2,
+                        .eps = in.eps,
+                        .momentum = in.momentum,
+                        .dampening = in.dampening};
+    ASSIGN_OR_RETURN(out.nesterov, ToBool(in.nesterov, what + ".nesterov"));
+    values.push_back(out);
+  }
+  return values;
+}
+
+Status ToSegments(const luwu_segment* in, uint32_t count, std::vector<Segment>* segments) {
+  segments->clear();
+  if (in == nullptr || count == 0) {
+    return Error(ErrorCode::kInvalidArgument, "no segments: name at least one range of the layer");
+  }
+  if (count > kSegmentsMax) {
+    return Error(ErrorCode::kInvalidArgument, "{} segments; at most {}", count, kSegmentsMax);
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    if (in[i].struct_size != sizeof(luwu_segment)) {
+      return Error(ErrorCode::kBadStruct, "segments[{}].struct_size is {}; this library's is {}", i,
+                   in[i].struct_size, sizeof(luwu_segment));
+    }
+    if (in[i].dtype < LUWU_FLOAT32 || in[i].dtype > LUWU_FLOAT64) {
+      return Error(ErrorCode::kInvalidArgument, "segments[{}].dtype is {}; it must be 1 to 3", i,
+                   in[i].dtype);
+    }
+    segments->push_back({static_cast<DType>(in[i].dtype), static_cast<std::byte*>(in[i].data),
+                         in[i].offset, in[i].count});
+  }
+  return OkStatus();
+}
+
+}  // namespace luwu::client

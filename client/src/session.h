@@ -1,0 +1,131 @@
+// One worker's membership in one job on all nodes: owns the control connections, the data plane, the
+// engines and their threads ("luwu-fetch", "luwu-push", "luwu-keep", and the transport's own), and
+// puts them down in order. What a luwu_session handle names; the C ABI calls it from any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/src/fabric.h"
+#include "client/src/fetch_engine.h"
+#include "client/src/keeper.h"
+#include "client/src/lane.h"
+#include "client/src/operation.h"
+#include "client/src/push_engine.h"
+#include "client/src/session_rpc.h"
+#include "client/src/step_driver.h"
+#include "client/src/tensor_io.h"
+#include "common/transport/connect.h"
+
+namespace luwu::client {
+
+// What SessionOpener has put together.
+struct SessionParts {
+  std::shared_ptr<transport::Dialler> dialler;
+  std::unique_ptr<Fabric> fabric;
+  std::vector<std::unique_ptr<NodeRpc>> rpcs;  // of all nodes in the list
+  std::vector<Keeper::Peer> peers;
+  bool created = false;
+  bool loaded = false;
+};
+
+struct SessionInfo {
+  uint32_t nodes = 0;
+  uint64_t current_step = 0;
+  uint64_t fetched_bytes = 0;
+  uint64_t pushed_bytes = 0;
+  uint64_t retries = 0;
+  bool created = false;
+  bool loaded = false;
+  uint32_t shm_nodes = 0;
+  uint32_t operations = 0;
+};
+
+class Session;
+
+// A push in place between begin and end: holds the mapped memory it gave out.
+class InPlaceOperation final : public Operation {
+ public:
+  InPlaceOperation(std::shared_ptr<Session> session, std::unique_ptr<SlotRun> run,
+                   uint32_t timeout_ms)
+      : session_(std::move(session)), run_(std::move(run)), timeout_ms_(timeout_ms) {}
+
+  Session& session() const { return *session_; }
+  SlotRun& run() const { return *run_; }
+  uint32_t timeout_ms() const { return timeout_ms_; }  // of the sending, too
+  // True for the one caller who may end it.
+  bool TryEnd() { return !ended_.exchange(true); }
+  bool ended() const { return ended_; }
+
+ private:
+  const std::shared_ptr<Session> session_;
+  const std::unique_ptr<SlotRun> run_;  // destroyed before the session
+  const uint32_t timeout_ms_;
+  std::atomic<bool> ended_{false};
+};
+
+class Session final : public std::enable_shared_from_this<Session> {
+ public:
+  explicit Session(SessionParts parts);
+  ~Session();
+
+  const JobSpec& spec() const { return fabric_->plan().spec(); }
+  FetchEngine& fetch() { return fetch_; }
+  PushEngine& push() { return push_; }
+  StepDriver& step() { return step_; }
+  TensorIo& tensors() { return tensors_; }
+
+  // kInvalidArgument when there is no such layer.
+  Status CheckLayer(uint32_t layer) const;
+  // Every call asks first: closed, fenced, job failed.
+  Status Health();
+
+  std::shared_ptr<Operation> FetchAsync(const FetchCall& call, std::vector<Segment> segments,
+                                        Status* refused);
+  std::shared_ptr<Operation> PushAsync(PushCall call, std::vector<Segment> segments,
+                                       Status* refused);
+  struct InPlaceCall {
+    uint32_t layer = 0;
+    bool close = false;
+    uint64_t offset = 0;
+    uint32_t pieces_max = 0;
+    uint32_t timeout_ms = 0;
+  };
+  StatusOr<std::shared_ptr<InPlaceOperation>> BeginInPlace(const InPlaceCall& call);
+  // The result is the operation's.
+  void EndInPlace(const std::shared_ptr<InPlaceOperation>& operation);
+
+  Status FinishLoad(bool allow_missing, TimePoint deadline);
+  Status AwaitLoaded(TimePoint deadline);
+  std::string StatusJson(TimePoint deadline);
+  SessionInfo Info();
+
+  // Ends everything: calls in progress return kCancelled. With `farewell` the daemons are told
+  // (at most one second); without, they notice the closed links. Idempotent.
+  void Close(bool farewell) LUWU_EXCLUDES(close_mutex_);
+
+ private:
+  void FinishOperation(Operation& operation, const Status& status);
+
+  // In the order of construction; destroyed in the reverse one.
+  const std::shared_ptr<transport::Dialler> dialler_;
+  const std::unique_ptr<Fabric> fabric_;
+  FetchEngine fetch_;
+  PushEngine push_;
+  Keeper keeper_;
+  std::vector<std::unique_ptr<NodeRpc>> rpcs_;  // their callbacks use all of the above
+  StepDriver step_;
+  TensorIo tensors_;
+  const bool created_;
+  std::atomic<bool> loaded_;
+  Mutex close_mutex_;
+  bool closed_ LUWU_GUARDED_BY(close_mutex_) = false;
+  Lane fetch_lane_;
+  Lane push_lane_;
+};
+
+}  // namespace luwu::client

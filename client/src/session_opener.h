@@ -1,0 +1,76 @@
+// Opens a session: finds the nodes, creates or joins the job on each, opens a session on each,
+// exchanges regions and dials the data plane, by shared memory where the daemon is on this host.
+// What it had opened when something fails is closed again, and a job that this very call created
+// is deleted.
+//
+// Runs on the caller's thread (with a short-lived one that renews leases meanwhile); one object per
+// attempt. Errors name the node.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/src/session.h"
+#include "common/transport/fault/fault_endpoint.h"
+
+namespace luwu::client {
+
+enum class TransportChoice : uint8_t { kAuto = 0, kShm = 1, kTcp = 2 };
+
+struct OpenOptions {
+  std::vector<std::string> endpoints;  // of any daemons; the first that answers is asked
+  JobSpec job;
+  uint32_t rank = 0;
+  uint64_t restart_count = 0;
+  TransportChoice transport = TransportChoice::kAuto;
+  uint32_t tcp_connections = 2;
+  VerifyPayload verify = VerifyPayload::kOverTcp;
+  uint32_t timeout_ms = 30'000;
+  uint32_t patience_ms = 5'000;  // with a node that does not answer
+  transport::FaultPlan faults;
+};
+
+class SessionOpener {
+ public:
+  explicit SessionOpener(OpenOptions options);
+
+  StatusOr<std::shared_ptr<Session>> Open();
+
+ private:
+  class LeaseRenewal;
+
+  Status Validate() const;
+  Status Prepare();
+  Status FindNodes();
+  Status ConnectNodes();
+  Status JoinJob();
+  Status OpenSessions();
+  Status AgreeOnStep();
+  Status LinkNodes();
+  Status LinkNode(uint32_t node);
+  Status TryLink(uint32_t node, transport::Kind kind,
+                 const std::shared_ptr<transport::LocalRegion>& board);
+  Status CheckRegions(uint32_t node, const std::vector<transport::RegionDescriptor>& regions) const;
+  std::string WhyNotShm(uint32_t node) const;
+  void Undo();
+
+  // Makes one call on each of `nodes` at the same time, again while some answer kUnavailable.
+  template <typename T, typename Start>
+  StatusOr<std::vector<T>> Call(const std::vector<uint32_t>& nodes, const Start& start);
+
+  const OpenOptions options_;
+  const TimePoint deadline_;
+  std::vector<Node> nodes_;
+  uint64_t fingerprint_ = 0;
+  std::vector<uint32_t> active_;
+  std::vector<std::string> boot_ids_;  // by node
+  std::vector<OpenReply> opened_;      // by node; session id 0: none
+  std::vector<bool> created_on_;       // by node
+  uint64_t epoch_ = 0;
+  uint64_t current_step_ = 0;
+  SessionParts parts_;
+};
+
+}  // namespace luwu::client

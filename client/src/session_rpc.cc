@@ -1,0 +1,195 @@
+#include "client/src/session_rpc.h"
+
+#include <cstring>
+
+#include "client/src/session_rpc_impl.h"
+#include "common/rpc/job_spec_proto.h"
+
+namespace luwu::client {
+namespace {
+
+// After the daemon's own deadline, for its answer to arrive.
+constexpr uint64_t kAnswerGraceMs = 500;
+
+StatusOr<Nothing> Ignore(const google::protobuf::Message&) { return Nothing{}; }
+
+StatusOr<OpenReply> ToOpenReply(const v1::OpenSessionResponse& response) {
+  OpenReply reply;
+  if (response.secret().size() != reply.secret.size()) {
+    return Error(ErrorCode::kInternal, "its session secret has {} bytes, not {}",
+                 response.secret().size(), reply.secret.size());
+  }
+  std::memcpy(reply.secret.data(), response.secret().data(), reply.secret.size());
+  reply.session_id = response.session_id();
+  reply.heartbeat_ms = response.heartbeat_ms();
+  reply.lease_ms = response.lease_ms();
+  reply.current_step = response.current_step();
+  return reply;
+}
+
+StatusOr<CommitReply> ToCommitReply(const v1::CommitResponse& response) {
+  CommitReply reply;
+  reply.culprit = response.culprit();
+  switch (response.outcome()) {
+    case v1::OUTCOME_APPLIED:
+      reply.outcome = StepOutcome::kApplied;
+      return reply;
+    case v1::OUTCOME_SKIPPED:
+      reply.outcome = StepOutcome::kSkipped;
+      return reply;
+    case v1::OUTCOME_FAILED:
+      reply.outcome = StepOutcome::kFailed;
+      return reply;
+    default:
+      return Error(ErrorCode::kInternal, "it answered commit with unknown outcome {}",
+                   static_cast<int>(response.outcome()));
+  }
+}
+
+using Regions = std::vector<transport::RegionDescriptor>;
+
+StatusOr<Regions> ToRegions(const v1::ExchangeRegionsResponse& response) {
+  Regions regions;
+  for (const v1::RegionDescriptor& region : response.regions()) {
+    regions.push_back({region.id(), region.bytes(),
+                       region.remote_write() ? transport::Access::kRemoteWrite
+                                             : transport::Access::kRemoteRead});
+  }
+  return regions;
+}
+
+StatusOr<NodeList> ToNodeList(const v1::ListNodesResponse& response) {
+  NodeList list;
+  for (const v1::Node& node : response.nodes()) list.nodes.push_back(rpc::FromProto(node));
+  list.self = response.self();
+  list.fingerprint = response.nodes_fingerprint();
+  list.boot_id = response.boot_id();
+  return list;
+}
+
+}  // namespace
+
+NodeRpc::NodeRpc(const std::string& address, const std::string& name)
+    : impl_(std::make_unique<Impl>(address, name)) {}
+NodeRpc::~NodeRpc() = default;
+
+void NodeRpc::Shutdown() { impl_->Shutdown(); }
+
+// Posts one method of a stub; a macro because the generated names are overloaded.
+#define LUWU_START(stub, method)                                                    \
+  [this](auto* context, auto* request, auto* response, auto on_done) {              \
+    impl_->stub->async()->method(context, request, response, std::move(on_done));   \
+  }
+
+void NodeRpc::ListNodes(TimePoint deadline, Done<NodeList> done) {
+  impl_->Unary<NodeList, v1::ListNodesResponse>(deadline, v1::ListNodesRequest(),
+                                                LUWU_START(jobs, ListNodes), ToNodeList,
+                                                std::move(done));
+}
+
+void NodeRpc::CreateOrJoin(const JobSpec& spec, uint64_t epoch, uint64_t nodes_fingerprint,
+                           TimePoint deadline, Done<JoinReply> done) {
+  v1::CreateOrJoinRequest request;
+  *request.mutable_spec() = rpc::ToProto(spec);
+  request.set_epoch(epoch);
+  request.set_nodes_fingerprint(nodes_fingerprint);
+  impl_->Unary<JoinReply, v1::CreateOrJoinResponse>(
+      deadline, std::move(request), LUWU_START(jobs, CreateOrJoin),
+      [](const v1::CreateOrJoinResponse& response) {
+        return StatusOr<JoinReply>(JoinReply{.epoch = response.epoch(),
+                                             .created = response.created(),
+                                             .loaded = response.loaded(),
+                                             .current_step = response.current_step()});
+      },
+      std::move(done));
+}
+
+void NodeRpc::DeleteJob(const std::string& job, uint64_t epoch, TimePoint deadline,
+                        Done<Nothing> done) {
+  v1::DeleteJobRequest request;
+  request.set_job(job);
+  request.set_epoch(epoch);
+  impl_->Unary<Nothing, v1::DeleteJobResponse>(deadline, std::move(request),
+                                               LUWU_START(jobs, Delete), Ignore, std::move(done));
+}
+
+void NodeRpc::OpenSession(const OpenRequest& open, TimePoint deadline, Done<OpenReply> done) {
+  v1::OpenSessionRequest request;
+  request.set_job(open.job);
+  request.set_epoch(open.epoch);
+  request.set_rank(open.rank);
+  request.set_restart_count(open.restart_count);
+  request.set_host(open.host);
+  request.set_pid(open.pid);
+  impl_->Unary<OpenReply, v1::OpenSessionResponse>(deadline, std::move(request),
+                                                   LUWU_START(sessions, Open), ToOpenReply,
+                                                   std::move(done));
+}
+
+void NodeRpc::ExchangeRegions(const Regions& regions, uint32_t connections, TimePoint deadline,
+                              Done<Regions> done) {
+  v1::ExchangeRegionsRequest request;
+  request.set_session_id(session_id_);
+  request.set_connections(connections);
+  for (const transport::RegionDescriptor& region : regions) {
+    v1::RegionDescriptor* out = request.add_regions();
+    out->set_id(region.id);
+    out->set_bytes(region.bytes);
+    out->set_remote_write(region.access == transport::Access::kRemoteWrite);
+  }
+  impl_->Unary<Regions, v1::ExchangeRegionsResponse>(deadline, std::move(request),
+                                                     LUWU_START(sessions, ExchangeRegions),
+                                                     ToRegions, std::move(done));
+}
+
+void NodeRpc::Heartbeat(TimePoint deadline, Done<uint64_t> done) {
+  v1::HeartbeatRequest request;
+  request.set_session_id(session_id_);
+  impl_->Unary<uint64_t, v1::HeartbeatResponse>(
+      deadline, std::move(request), LUWU_START(sessions, Heartbeat),
+      [](const v1::HeartbeatResponse& response) {
+        return StatusOr<uint64_t>(response.current_step());
+      },
+      std::move(done));
+}
+
+void NodeRpc::CloseSession(TimePoint deadline, Done<Nothing> done) {
+  v1::CloseSessionRequest request;
+  request.set_session_id(session_id_);
+  constexpr bool kEvenAfterShutdown = true;
+  impl_->Unary<Nothing, v1::CloseSessionResponse>(deadline, std::move(request),
+                                                  LUWU_START(sessions, Close), Ignore,
+                                                  std::move(done), kEvenAfterShutdown);
+}
+
+void NodeRpc::BeginStep(uint64_t step, const std::vector<HyperParameters>& groups,
+                        TimePoint deadline, Done<Nothing> done) {
+  v1::BeginStepRequest request;
+  request.set_session_id(session_id_);
+  request.set_step(step);
+  for (const HyperParameters& group : groups) *request.add_groups() = rpc::ToProto(group);
+  impl_->Unary<Nothing, v1::BeginStepResponse>(deadline, std::move(request),
+                                               LUWU_START(steps, Begin), Ignore, std::move(done));
+}
+
+void NodeRpc::Commit(uint64_t step, TimePoint deadline, Done<CommitReply> done) {
+  v1::CommitRequest request;
+  request.set_session_id(session_id_);
+  request.set_step(step);
+  request.set_timeout_ms(MillisecondsUntil(deadline));
+  impl_->Unary<CommitReply, v1::CommitResponse>(deadline + Milliseconds(kAnswerGraceMs),
+                                                std::move(request), LUWU_START(steps, Commit),
+                                                ToCommitReply, std::move(done));
+}
+
+void NodeRpc::FinishLoad(bool allow_missing, TimePoint deadline, Done<Nothing> done) {
+  v1::FinishLoadRequest request;
+  request.set_session_id(session_id_);
+  request.set_allow_missing(allow_missing);
+  impl_->Unary<Nothing, v1::FinishLoadResponse>(deadline, std::move(request),
+                                                LUWU_START(tensors, FinishLoad), Ignore,
+                                                std::move(done));
+}
+#undef LUWU_START
+
+}  // namespace luwu::client

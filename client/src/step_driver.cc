@@ -1,0 +1,93 @@
+#include "client/src/step_driver.h"
+
+#include "client/src/node_calls.h"
+
+namespace luwu::client {
+
+Status StepDriver::CheckBegin(uint64_t step, const std::vector<HyperParameters>& groups) {
+  const JobSpec& spec = fabric_->plan().spec();
+  if (groups.size() != spec.groups) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "{} sets of hyper-parameters were given, job '{}' has {} groups", groups.size(),
+                 spec.name, spec.groups);
+  }
+  for (uint32_t group = 0; group < groups.size(); ++group) {
+    RETURN_IF_ERROR(ValidateHyperParameters(spec.optimizer, group, groups[group]));
+  }
+  MonitorLock lock(fabric_->monitor());
+  RETURN_IF_ERROR(fabric_->Health(lock));
+  const std::optional<uint64_t> open = fabric_->progress(lock).open_step();
+  if (open && *open != step) {
+    return Error(ErrorCode::kState, "step {} is open: commit it before step {} begins", *open,
+                 step);
+  }
+  return OkStatus();
+}
+
+Status StepDriver::Begin(uint64_t step, const std::vector<HyperParameters>& groups,
+                         TimePoint deadline) {
+  RETURN_IF_ERROR(CheckBegin(step, groups));
+  const auto begin = [&](NodeRpc& rpc, NodeRpc::Done<Nothing> done) {
+    rpc.BeginStep(step, groups, deadline, std::move(done));
+  };
+  const auto answers = CallActiveNodes<Nothing>(*fabric_, *rpcs_, deadline, begin);
+  RETURN_IF_ERROR(answers.status());
+  MonitorLock lock(fabric_->monitor());
+  fabric_->progress(lock).OpenStep(step);
+  return OkStatus();
+}
+
+StatusOr<std::optional<CommitReply>> StepDriver::PrepareCommit(uint64_t step, TimePoint deadline) {
+  Waiter waiter(fabric_->monitor());
+  MonitorLock lock(fabric_->monitor());
+  if (committed_step_ == step) return std::optional<CommitReply>(committed_);
+  StepProgress& progress = fabric_->progress(lock);
+  while (true) {
+    RETURN_IF_ERROR(fabric_->Health(lock));
+    if (progress.open_step() != step) {
+      return Error(ErrorCode::kState, "step {} is not open: begin it first (the next step is {})",
+                   step, progress.current_step());
+    }
+    if (!progress.has_pending()) break;
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return Error(ErrorCode::kDeadline,
+                   "commit of step {}: asynchronous pushes are not finished yet; repeat the call",
+                   step);
+    }
+    fabric_->WaitForChange(lock, waiter, deadline);
+  }
+  if (const std::optional<uint32_t> open = progress.FirstOpenLayer()) {
+    return Error(ErrorCode::kState,
+                 "commit of step {}: layer '{}' is not closed; push its last gradient with "
+                 "LUWU_PUSH_CLOSE, or call luwu_close_layer",
+                 step, fabric_->plan().spec().layers[*open].name);
+  }
+  return std::optional<CommitReply>();
+}
+
+StatusOr<CommitReply> StepDriver::Commit(uint64_t step, TimePoint deadline) {
+  ASSIGN_OR_RETURN(const std::optional<CommitReply> earlier, PrepareCommit(step, deadline));
+  if (earlier) return *earlier;
+  const auto commit = [&](NodeRpc& rpc, NodeRpc::Done<CommitReply> done) {
+    rpc.Commit(step, deadline, std::move(done));
+  };
+  ASSIGN_OR_RETURN(const std::vector<CommitReply> answers,
+                   CallActiveNodes<CommitReply>(*fabric_, *rpcs_, deadline, commit));
+  for (const CommitReply& answer : answers) {
+    if (answer.outcome == answers.front().outcome) continue;
+    return Error(ErrorCode::kInternal, "nodes disagree on the outcome of step {}: {} and {}", step,
+                 static_cast<int>(answers.front().outcome), static_cast<int>(answer.outcome));
+  }
+  MonitorLock lock(fabric_->monitor());
+  committed_step_ = step;
+  committed_ = answers.front();
+  if (committed_.outcome == StepOutcome::kFailed) {
+    fabric_->Fail(lock, Error(ErrorCode::kJobFailed, "step {} of job '{}' failed: {}", step,
+                              fabric_->plan().spec().name, committed_.culprit));
+  } else {
+    fabric_->progress(lock).EndStep(step);
+  }
+  return committed_;
+}
+
+}  // namespace luwu::client

@@ -1,0 +1,255 @@
+// The accepting side: listens, runs the handshakes, puts connections together into links and hands
+// these to their owner. All of it on one progress thread.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/transport/connect.h"
+#include "common/transport/event_loop.h"
+#include "common/transport/pending_connection.h"
+#include "common/transport/socket.h"
+#include "common/transport/tcp/tcp_endpoint.h"
+
+namespace luwu::transport {
+namespace {
+
+constexpr size_t kHalfOpenMax = 1024;
+constexpr int kAcceptsPerTurn = 32;
+constexpr uint64_t kAcceptRetryMs = 100;
+
+class ListenerOwner {
+ public:
+  virtual ~ListenerOwner() = default;
+  virtual void OnAccepted(Kind kind, UniqueFd socket) = 0;
+};
+
+class Listener final : public Pollable {
+ public:
+  Listener(ListenerOwner* owner, EventLoop* loop, Kind kind, UniqueFd socket)
+      : owner_(owner), loop_(loop), kind_(kind), socket_(std::move(socket)) {}
+
+  Status Begin() { return loop_->Add(socket_.get(), this, false); }
+
+  // Progress thread.
+  void End() {
+    loop_->Remove(socket_.get(), this);
+    socket_.Reset();
+  }
+
+  bool OnReady(uint32_t /*events*/) override {
+    for (int i = 0; i < kAcceptsPerTurn; ++i) {
+      UniqueFd fd(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (fd.valid()) {
+        owner_->OnAccepted(kind_, std::move(fd));
+        continue;
+      }
+      if (errno == EAGAIN) return false;
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      // Out of descriptors or memory: those who knock wait in the backlog.
+      LogWarning("accept_failed", "kind={} why=\"{}\"", KindName(kind_), ErrnoText(errno));
+      loop_->SetDeadline(this, DeadlineAfter(kAcceptRetryMs));
+      return false;
+    }
+    return true;
+  }
+
+  void OnDeadline() override { loop_->Kick(this); }
+
+ private:
+  ListenerOwner* const owner_;
+  EventLoop* const loop_;
+  const Kind kind_;
+  UniqueFd socket_;
+};
+
+class AcceptorImpl final : public Acceptor, public PendingOwner, public ListenerOwner {
+ public:
+  AcceptorImpl(std::shared_ptr<EventLoop> loop, SessionAuthority* authority)
+      : loop_(std::move(loop)), authority_(authority) {}
+
+  ~AcceptorImpl() override {
+    Shutdown();
+    loop_->Stop();
+  }
+
+  Status Listen(const AcceptorOptions& options) {
+    if (!options.tcp_address.empty()) {
+      ASSIGN_OR_RETURN(TcpListener tcp, ListenTcp(options.tcp_address));
+      tcp_port_ = tcp.port;
+      listeners_.push_back(
+          std::make_unique<Listener>(this, loop_.get(), Kind::kTcp, std::move(tcp.fd)));
+    }
+    if (!options.shm_path.empty()) {
+      ASSIGN_OR_RETURN(UniqueFd fd, ListenUnix(options.shm_path));
+      shm_path_ = options.shm_path;
+      listeners_.push_back(
+          std::make_unique<Listener>(this, loop_.get(), Kind::kShm, std::move(fd)));
+    }
+    Status status = OkStatus();
+    loop_->RunSync([&] {
+      for (const auto& listener : listeners_) {
+        if (status.ok()) status = listener->Begin();
+      }
+    });
+    return status;
+  }
+
+  uint16_t tcp_port() const override { return tcp_port_; }
+
+  void Shutdown() override {
+    loop_->RunSync([this] {
+      for (const auto& listener : listeners_) listener->End();
+      listeners_.clear();
+      if (!shm_path_.empty()) ::unlink(std::exchange(shm_path_, "").c_str());
+      groups_.clear();
+      pending_.clear();
+      while (!links_.empty()) {
+        links_.begin()->second->Fail(
+            Error(ErrorCode::kUnavailable, "the daemon's data plane is shutting down"));
+      }
+    });
+  }
+
+ private:
+  using GroupKey = std::pair<uint64_t, uint64_t>;  // session, dial
+
+  // ListenerOwner
+  void OnAccepted(Kind kind, UniqueFd socket) override {
+    if (pending_.size() >= kHalfOpenMax) {
+      LogWarning("connection_refused", "kind={} why=\"{} connections are in their handshake\"",
+                 KindName(kind), pending_.size());
+      return;
+    }
+    auto connection =
+        std::make_unique<PendingConnection>(this, loop_.get(), kind, std::move(socket));
+    // A peer that is gone again is no news.
+    if (connection->Begin().ok()) pending_.emplace(connection.get(), std::move(connection));
+  }
+
+  // PendingOwner
+  StatusOr<SessionTerms> Lookup(uint64_t session_id) override {
+    return authority_->Lookup(session_id);
+  }
+
+  void OnRefused(PendingConnection* connection, const Status& why) override {
+    LogWarning("connection_refused", "kind={} session={} why=\"{}\"",
+               KindName(connection->kind()), connection->answer().session_id, ToString(why));
+    Forget(connection);
+  }
+
+  void OnProved(PendingConnection* connection) override {
+    if (connection->kind() == Kind::kShm) return LinkShm(connection);
+    const Answer& answer = connection->answer();
+    const GroupKey key = {answer.session_id, answer.link_id};
+    auto& group = groups_[key];
+    if (group.empty()) group.resize(answer.connections);
+    PendingConnection*& seat = group[answer.connection];
+    if (group.size() != answer.connections || seat != nullptr) {
+      return OnRefused(connection, Error(ErrorCode::kInvalidArgument,
+                                         "connection {} was opened twice", answer.connection));
+    }
+    seat = connection;
+    for (const PendingConnection* other : group) {
+      if (other != nullptr) continue;
+      const Status confirmed = connection->Confirm();
+      if (!confirmed.ok()) OnRefused(connection, confirmed);
+      return;
+    }
+    LinkTcp(key, connection);
+  }
+
+  // Forgets a connection that will not belong to a link.
+  void Forget(PendingConnection* connection) {
+    for (auto it = groups_.begin(); it != groups_.end();) {
+      auto& group = it->second;
+      bool empty = true;
+      for (PendingConnection*& seat : group) {
+        if (seat == connection) seat = nullptr;
+        if (seat != nullptr) empty = false;
+      }
+      it = empty ? groups_.erase(it) : std::next(it);
+    }
+    pending_.erase(connection);
+  }
+
+  void LinkShm(PendingConnection* connection) {
+    FenceFormer(connection->answer().session_id);
+    const Status confirmed = connection->Confirm();
+    if (!confirmed.ok()) return OnRefused(connection, confirmed);
+    const uint64_t session_id = connection->answer().session_id;
+    LinkParts parts = {loop_, session_id, connection->terms().exposed,
+                       connection->terms().expected};
+    std::vector<MappedRegion> regions = connection->TakeRegions();
+    UniqueFd socket = connection->TakeSocket();
+    Forget(connection);
+    Launch(session_id, std::make_unique<ShmEndpoint>(std::move(parts), std::move(socket),
+                                                     std::move(regions)));
+  }
+
+  // `last` completes the group.
+  void LinkTcp(const GroupKey& key, PendingConnection* last) {
+    const uint64_t session_id = key.first;
+    FenceFormer(session_id);
+    const Status confirmed = last->Confirm();
+    if (!confirmed.ok()) return OnRefused(last, confirmed);
+    LinkParts parts = {loop_, session_id, last->terms().exposed, last->terms().expected};
+    const std::vector<PendingConnection*> group = groups_[key];
+    std::vector<UniqueFd> sockets;
+    for (PendingConnection* connection : group) sockets.push_back(connection->TakeSocket());
+    for (PendingConnection* connection : group) Forget(connection);
+    Launch(session_id, std::make_unique<TcpEndpoint>(std::move(parts), std::move(sockets)));
+  }
+
+  void FenceFormer(uint64_t session_id) {
+    const auto former = links_.find(session_id);
+    if (former == links_.end()) return;
+    former->second->Fence(
+        Error(ErrorCode::kUnavailable, "a new link of session {} replaces this one", session_id));
+  }
+
+  void Launch(uint64_t session_id, std::unique_ptr<Link> link) {
+    Link* raw = link.get();
+    links_[session_id] = raw;
+    // The link leaves this table when it fails or closes, at the latest in Shutdown.
+    raw->set_on_teardown([this, session_id, raw] {
+      const auto found = links_.find(session_id);
+      if (found != links_.end() && found->second == raw) links_.erase(found);
+    });
+    LinkEvents* events = authority_->OnLink(session_id, std::move(link));
+    const auto found = links_.find(session_id);
+    if (found == links_.end() || found->second != raw) return;  // its owner closed it at once
+    if (events == nullptr) {
+      return raw->Fail(Error(ErrorCode::kFenced, "session {} takes no link", session_id));
+    }
+    LogInfo("link_up", "session={} kind={}", session_id, KindName(raw->kind()));
+    raw->Start(events);
+  }
+
+  const std::shared_ptr<EventLoop> loop_;
+  SessionAuthority* const authority_;
+  uint16_t tcp_port_ = 0;
+
+  // Progress thread.
+  std::string shm_path_;
+  std::vector<std::unique_ptr<Listener>> listeners_;
+  std::unordered_map<PendingConnection*, std::unique_ptr<PendingConnection>> pending_;
+  std::map<GroupKey, std::vector<PendingConnection*>> groups_;
+  std::unordered_map<uint64_t, Link*> links_;
+};
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Acceptor>> MakeAcceptor(const AcceptorOptions& options,
+                                                 SessionAuthority* authority) {
+  ASSIGN_OR_RETURN(std::shared_ptr<EventLoop> loop, EventLoop::Start("luwu-rx"));
+  auto acceptor = std::make_unique<AcceptorImpl>(std::move(loop), authority);
+  RETURN_IF_ERROR(acceptor->Listen(options));
+  return std::unique_ptr<Acceptor>(std::move(acceptor));
+}
+
+}  // namespace luwu::transport

@@ -1,0 +1,76 @@
+// One accepted connection until it belongs to a link: the acceptor's half of the handshake as a
+// state machine on the progress thread. Its peer is hostile until its MAC has been checked; a wrong
+// byte, a wrong user, silence of over 5 s, or anything out of order ends it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/base/unique_fd.h"
+#include "common/transport/connect.h"
+#include "common/transport/event_loop.h"
+#include "common/transport/handshake.h"
+#include "common/transport/shm/region_exchange.h"
+#include "common/transport/shm/shm_endpoint.h"
+
+namespace luwu::transport {
+
+class PendingConnection;
+
+class PendingOwner {
+ public:
+  virtual ~PendingOwner() = default;
+  virtual StatusOr<SessionTerms> Lookup(uint64_t session_id) = 0;
+  // The peer has proved itself, and its regions (shm) are mapped. May destroy the connection.
+  virtual void OnProved(PendingConnection* connection) = 0;
+  // Destroys the connection.
+  virtual void OnRefused(PendingConnection* connection, const Status& why) = 0;
+};
+
+class PendingConnection final : public Pollable {
+ public:
+  PendingConnection(PendingOwner* owner, EventLoop* loop, Kind kind, UniqueFd socket);
+  ~PendingConnection() override;
+
+  // Sends the nonce and starts the clock.
+  Status Begin();
+  bool OnReady(uint32_t events) override;
+  void OnDeadline() override;
+
+  // What follows holds once OnProved has been called.
+
+  // Our own proof: the MAC (tcp) or the verdict "up" (shm, whose MAC went with the regions).
+  Status Confirm();
+  Kind kind() const { return kind_; }
+  const Answer& answer() const { return answer_; }
+  const SessionTerms& terms() const { return *terms_; }
+  // Each may be called once; then only destruction follows.
+  UniqueFd TakeSocket();
+  std::vector<MappedRegion> TakeRegions() { return std::move(regions_); }
+
+ private:
+  enum class State { kAnswer, kRegions, kProved };
+
+  // True when the state has been left, false when more bytes are needed.
+  StatusOr<bool> ReceiveAnswer();
+  StatusOr<bool> ReceiveRegions();
+  Status CheckAnswer();
+  Status CheckUser() const;
+  Status SendNow(ConstByteSpan bytes);
+  Status SendMac();
+
+  PendingOwner* const owner_;
+  EventLoop* const loop_;
+  const Kind kind_;
+  UniqueFd socket_;
+  State state_ = State::kAnswer;
+  const Nonce nonce_ = RandomNonce();
+  Answer answer_ = {};
+  size_t answer_bytes_ = 0;
+  std::optional<SessionTerms> terms_;
+  RegionReceiver receiver_;
+  std::vector<MappedRegion> regions_;
+};
+
+}  // namespace luwu::transport

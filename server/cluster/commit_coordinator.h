@@ -1,0 +1,84 @@
+// How the lead node of a job decides each step: it collects the report of every node, decides once
+// when the last one has come, and gives everyone the same answer. Reports of the lead's own job and
+// of other nodes come in through the same method. A repeated report changes nothing; one for a step
+// already decided gets the remembered decision (the last few are kept; a node is never more than
+// one step behind).
+//
+// Pure logic: no threads, no RPC. Thread-safe; callbacks run without the lock held, on the thread
+// of whoever caused them.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/base/sync.h"
+#include "common/tensor/job_spec.h"
+#include "common/tensor/placement.h"
+#include "server/step/step_reporter.h"
+
+namespace luwu {
+
+struct CoordinatorOptions {
+  std::string job;
+  uint64_t epoch = 0;
+  std::vector<Node> nodes;  // those with a positive weight must report
+  NonFinitePolicy on_non_finite = NonFinitePolicy::kUnspecified;
+};
+
+// What a node says about the end of a step.
+struct StepReport {
+  uint64_t epoch = 0;
+  uint64_t step = 0;
+  uint32_t node = 0;
+  std::string non_finite;  // empty, or layer, tensor and rank in words
+};
+
+class CommitCoordinator {
+ public:
+  explicit CommitCoordinator(CoordinatorOptions options);
+  // Ends the waits that are left with kCancelled.
+  ~CommitCoordinator();
+
+  // `done` runs once: with the decision; with kDeadline naming the nodes that have not reported,
+  // from the first Tick after `deadline` (the report stays counted); or at once with
+  // kInvalidArgument (unknown node), kStaleEpoch, kStepMismatch, or the reason of Shutdown.
+  void Report(const StepReport& report, TimePoint deadline, DecisionCallback done)
+      LUWU_EXCLUDES(mutex_);
+  void Tick(TimePoint now) LUWU_EXCLUDES(mutex_);
+  // Ends all waits with `why`; later reports are answered with it.
+  void Shutdown(const Status& why) LUWU_EXCLUDES(mutex_);
+
+  // The first step that has not been decided.
+  uint64_t next_step() const LUWU_EXCLUDES(mutex_);
+
+ private:
+  struct Waiter {
+    TimePoint deadline;
+    DecisionCallback done;
+  };
+  struct Decided {
+    uint64_t step = 0;
+    StepDecision decision;
+  };
+
+  Status CheckReport(const StepReport& report) const LUWU_REQUIRES(mutex_);
+  const StepDecision* FindDecided(uint64_t step) const LUWU_REQUIRES(mutex_);
+  bool AllReported() const LUWU_REQUIRES(mutex_);
+  StepDecision Decide() const LUWU_REQUIRES(mutex_);
+  std::string MissingNodes() const LUWU_REQUIRES(mutex_);
+
+  const CoordinatorOptions options_;
+  mutable Mutex mutex_;
+  Status shutdown_ LUWU_GUARDED_BY(mutex_);
+  uint64_t next_step_ LUWU_GUARDED_BY(mutex_) = 0;
+  std::vector<bool> reported_ LUWU_GUARDED_BY(mutex_);             // of next_step_, by node
+  std::vector<std::string> non_finite_ LUWU_GUARDED_BY(mutex_);  // likewise
+  std::vector<Waiter> waiters_ LUWU_GUARDED_BY(mutex_);
+  std::deque<Decided> decided_ LUWU_GUARDED_BY(mutex_);  // oldest first
+};
+
+}  // namespace luwu

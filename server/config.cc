@@ -1,0 +1,255 @@
+#include "server/config.h"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+
+#include "common/config/config_reader.h"
+
+namespace luwu {
+namespace {
+
+constexpr U64Range kBudgetRange = {.min = 16 * kMiB, .max = uint64_t{1} << 46};
+constexpr U64Range kThreadsRange = {.min = 0, .max = 1024};
+constexpr U64Range kHeartbeatRange = {.min = 10, .max = 600'000};
+constexpr U64Range kLeaseRange = {.min = 50, .max = 3'600'000};
+constexpr U64Range kWeightRange = {.min = 0, .max = kNodeWeightMax};
+constexpr size_t kShmPathMax = 107;  // sun_path without its terminator
+
+const std::vector<std::string> kLevels = {"debug", "info", "warning", "error", "off"};
+
+Status CheckShmPath(const std::string& path) {
+  if (path.empty()) return OkStatus();
+  if (path.front() != '/') {
+    return Error(ErrorCode::kInvalidArgument, "'{}' is not an absolute path", path);
+  }
+  if (path.size() > kShmPathMax) {
+    return Error(ErrorCode::kInvalidArgument, "a socket path has at most {} bytes, this one has {}",
+                 kShmPathMax, path.size());
+  }
+  return OkStatus();
+}
+
+// Port 0 means "any free port", which only a daemon without peers can tell its clients about. The
+// addresses are what others dial, so "any interface" is none.
+Status CheckAddress(const std::string& address, bool port_zero_allowed) {
+  ASSIGN_OR_RETURN(const HostPort parsed, ParseHostPort(address));
+  if (parsed.host == "0.0.0.0" || parsed.host == "[::]" || parsed.host == "*") {
+    return Error(ErrorCode::kInvalidArgument,
+                 "'{}' names no host; write the address that clients and other daemons dial",
+                 address);
+  }
+  if (parsed.port == 0 && !port_zero_allowed) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "port 0 is allowed only while [[nodes]] has one entry; write a port number");
+  }
+  return OkStatus();
+}
+
+std::vector<Node> ReadNodes(ConfigReader& root) {
+  std::vector<ConfigReader> tables = root.Tables("nodes");
+  if (tables.empty()) {
+    root.AddError("nodes",
+                  "no [[nodes]] entry; list every daemon of the cluster, this one included");
+  }
+  const bool single = tables.size() == 1;
+  std::vector<Node> nodes;
+  for (ConfigReader& table : tables) {
+    Node node;
+    node.name = table.GetString("name");
+    node.weight = static_cast<uint32_t>(table.GetU64("weight", kWeightRange, 1));
+    node.control_address = table.GetString("control");
+    node.data_address = table.GetString("data", "");
+    node.shm_path = table.GetString("shm", "");
+    if (!node.control_address.empty()) {
+      const Status status = CheckAddress(node.control_address, single);
+      if (!status.ok()) table.AddError("control", MessageOf(status));
+    }
+    if (!node.data_address.empty()) {
+      const Status status = CheckAddress(node.data_address, single);
+      if (!status.ok()) table.AddError("data", MessageOf(status));
+    }
+    if (const Status status = CheckShmPath(node.shm_path); !status.ok()) {
+      table.AddError("shm", MessageOf(status));
+    }
+    nodes.push_back(std::move(node));
+  }
+  return nodes;
+}
+
+// ValidateNodes, which knows no port 0.
+Status CheckNodes(std::vector<Node> nodes) {
+  for (Node& node : nodes) {
+    for (std::string* address : {&node.control_address, &node.data_address}) {
+      if (address->ends_with(":0")) address->back() = '1';
+    }
+  }
+  return ValidateNodes(nodes);
+}
+
+std::optional<uint32_t> IndexOf(const std::vector<Node>& nodes, const std::string& name) {
+  for (uint32_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i].name == name) return i;
+  }
+  return std::nullopt;
+}
+
+std::string NamesOf(const std::vector<Node>& nodes) {
+  std::string names;
+  for (const Node& node : nodes) names += (names.empty() ? "" : ", ") + node.name;
+  return names;
+}
+
+void ReadSession(ConfigReader& root, DaemonConfig* config) {
+  ConfigReader session = root.Table("session");
+  config->heartbeat_ms =
+      static_cast<uint32_t>(session.GetDurationMs("heartbeat_ms", kHeartbeatRange, 5000));
+  config->lease_ms = static_cast<uint32_t>(session.GetDurationMs("lease_ms", kLeaseRange, 15000));
+  if (config->lease_ms < 2 * config->heartbeat_ms) {
+    session.AddError("lease_ms", fmt::format("{} ms is less than two heartbeats of {} ms, so that "
+                                             "one late heartbeat would end a session",
+                                             config->lease_ms, config->heartbeat_ms));
+  }
+}
+
+StatusOr<DaemonConfig> FromReader(ConfigReader root) {
+  DaemonConfig config;
+  ConfigReader node = root.Table("node");
+  const std::string name = node.GetString("name");
+  config.nodes = ReadNodes(root);
+  config.memory_budget_bytes = root.Table("memory").GetBytes("budget", kBudgetRange);
+  config.optimizer_threads =
+      static_cast<uint32_t>(root.Table("optimizer").GetU64("threads", kThreadsRange, 0));
+  ReadSession(root, &config);
+  ConfigReader log = root.Table("log");
+  ParseLogLevel(log.GetChoice("level", kLevels, "info"), &config.log_level);
+  config.journald = log.GetBool("journald", false);
+  RETURN_IF_ERROR(root.Finish());
+
+  // Only now are the values worth comparing with each other.
+  if (const std::optional<uint32_t> self = IndexOf(config.nodes, name)) {
+    config.self = *self;
+  } else {
+    node.AddError("name", fmt::format("'{}' is not in [[nodes]], which has: {}", name,
+                                      NamesOf(config.nodes)));
+  }
+  if (const Status status = CheckNodes(config.nodes); !status.ok()) {
+    root.AddError("nodes", MessageOf(status));
+  }
+  RETURN_IF_ERROR(root.Finish());
+  return config;
+}
+
+// A TOML basic string.
+std::string Quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+std::string DefaultShmPath(uint16_t port) {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  const std::string folder = runtime != nullptr && runtime[0] == '/' ? runtime : "/tmp";
+  // A port that is chosen later cannot tell two daemons apart; the process id can.
+  const std::string id = port != 0 ? fmt::format("{}", port) : fmt::format("p{}", ::getpid());
+  return fmt::format("{}/luwud-{}-{}.sock", folder, ::getuid(), id);
+}
+
+}  // namespace
+
+std::string HostPort::text() const { return fmt::format("{}:{}", host, port); }
+
+StatusOr<HostPort> ParseHostPort(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon == 0) {
+    return Error(ErrorCode::kInvalidArgument, "'{}' is not of the form host:port", address);
+  }
+  HostPort out;
+  out.host = address.substr(0, colon);
+  const bool bracketed = out.host.front() == '[' && out.host.back() == ']';
+  if (!bracketed && out.host.find(':') != std::string::npos) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "'{}' is not of the form host:port; write an IPv6 address as [address]:port",
+                 address);
+  }
+  const char* first = address.data() + colon + 1;
+  const char* last = address.data() + address.size();
+  const auto [end, error] = std::from_chars(first, last, out.port);
+  if (first == last || error != std::errc() || end != last) {
+    return Error(ErrorCode::kInvalidArgument, "'{}' has no port number from 0 to 65535", address);
+  }
+  return out;
+}
+
+StatusOr<DaemonConfig> ParseConfig(std::string_view text, const std::string& source_name) {
+  ASSIGN_OR_RETURN(ConfigReader root, ConfigReader::Parse(text, source_name));
+  return FromReader(std::move(root));
+}
+
+StatusOr<DaemonConfig> LoadConfig(const std::string& path) {
+  ASSIGN_OR_RETURN(ConfigReader root, ConfigReader::ReadFile(path));
+  return FromReader(std::move(root));
+}
+
+StatusOr<DaemonConfig> QuickStartConfig(const QuickStart& options) {
+  RETURN_IF_ERROR(Annotate(CheckAddress(options.listen, true), "--listen"));
+  ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(options.listen));
+  Node node;
+  node.name = "local";
+  node.control_address = options.listen;
+  if (!options.data.empty()) {
+    RETURN_IF_ERROR(Annotate(CheckAddress(options.data, true), "--data"));
+    node.data_address = options.data;
+  } else {
+    if (listen.port == 65535) {
+      return Error(ErrorCode::kInvalidArgument,
+                   "--listen: there is no port after 65535 for the data plane; give --data too");
+    }
+    HostPort data = listen;
+    if (data.port != 0) ++data.port;
+    node.data_address = data.text();
+  }
+  node.shm_path = options.shm.empty() ? DefaultShmPath(listen.port) : options.shm;
+  RETURN_IF_ERROR(Annotate(CheckShmPath(node.shm_path), "--shm"));
+  if (options.memory_bytes < kBudgetRange.min || options.memory_bytes > kBudgetRange.max) {
+    return Error(ErrorCode::kInvalidArgument, "--memory: {} is not between {} and {}",
+                 HumanBytes(options.memory_bytes), HumanBytes(kBudgetRange.min),
+                 HumanBytes(kBudgetRange.max));
+  }
+  DaemonConfig config;
+  config.nodes.push_back(std::move(node));
+  config.memory_budget_bytes = options.memory_bytes;
+  RETURN_IF_ERROR(Annotate(CheckNodes(config.nodes), "command line"));
+  return config;
+}
+
+std::string_view LogLevelName(LogLevel level) { return kLevels[static_cast<size_t>(level)]; }
+
+std::string DumpConfig(const DaemonConfig& config) {
+  std::string out = fmt::format(
+      "[node]\nname = {}\n\n[memory]\nbudget = {}  # {}\n\n[optimizer]\nthreads = {}\n\n"
+      "[session]\nheartbeat_ms = {}\nlease_ms = {}\n\n[log]\nlevel = \"{}\"\njournald = {}\n",
+      Quoted(config.node().name), config.memory_budget_bytes,
+      HumanBytes(config.memory_budget_bytes), config.optimizer_threads, config.heartbeat_ms,
+      config.lease_ms, LogLevelName(config.log_level), config.journald);
+  for (const Node& node : config.nodes) {
+    out += fmt::format("\n[[nodes]]\nname = {}\nweight = {}\ncontrol = {}\n", Quoted(node.name),
+                       node.weight, Quoted(node.control_address));
+    if (!node.data_address.empty()) out += fmt::format("data = {}\n", Quoted(node.data_address));
+    if (!node.shm_path.empty()) out += fmt::format("shm = {}\n", Quoted(node.shm_path));
+  }
+  return out;
+}
+
+}  // namespace luwu

@@ -1,0 +1,60 @@
+// The daemon's configuration: a typed struct, made from a TOML file or from the few flags of a
+// single-node quick start. Read once at start; nothing changes afterwards. Every error names file
+// and line, the key, and what is allowed. The keys are documented in deploy/config/luwud.toml.
+//
+// Called by main.cc and by tests, on the main thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/tensor/placement.h"
+
+namespace luwu {
+
+struct DaemonConfig {
+  std::vector<Node> nodes;  // valid by ValidateNodes
+  uint32_t self = 0;        // index of this daemon in `nodes`
+  uint64_t memory_budget_bytes = 0;
+  uint32_t optimizer_threads = 0;  // 0: one per core
+  uint32_t heartbeat_ms = 5000;
+  uint32_t lease_ms = 15000;
+  LogLevel log_level = LogLevel::kInfo;
+  bool journald = false;
+
+  const Node& node() const { return nodes[self]; }
+  bool operator==(const DaemonConfig&) const = default;
+};
+
+// kInvalidArgument with one line per error; kNotFound or kPermission for the file itself.
+StatusOr<DaemonConfig> LoadConfig(const std::string& path);
+StatusOr<DaemonConfig> ParseConfig(std::string_view text, const std::string& source_name);
+
+// The configuration of a cluster of one node, called "local".
+struct QuickStart {
+  std::string listen = {};  // control address "host:port"
+  std::string data = {};    // empty: same host, next port
+  std::string shm = {};  // empty: a socket named for the user and the port in the runtime directory
+  uint64_t memory_bytes = 0;
+};
+StatusOr<DaemonConfig> QuickStartConfig(const QuickStart& options);
+
+// The configuration as TOML: ParseConfig gives the same struct back.
+std::string DumpConfig(const DaemonConfig& config);
+
+std::string_view LogLevelName(LogLevel level);
+
+// "host:port" or "[v6]:port" taken apart. kInvalidArgument says what is wrong with it.
+struct HostPort {
+  std::string host;  // as written, brackets included
+  uint16_t port = 0;
+  std::string text() const;
+};
+StatusOr<HostPort> ParseHostPort(const std::string& address);
+
+}  // namespace luwu

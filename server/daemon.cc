@@ -1,0 +1,252 @@
+#include "server/daemon.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/sync.h"
+#include "common/rpc/channel.h"
+#include "common/transport/connect.h"
+#include "server/optim/optimizer.h"
+#include "server/service/control_server.h"
+#include "server/service/job_registry.h"
+#include "server/service/peer_reporter.h"
+#include "server/service/service_context.h"
+#include "server/service/status_snapshot.h"
+#include "server/service/work_queue.h"
+#include "server/session/session_table.h"
+#include "server/step/update_pool.h"
+#include "server/store/memory_budget.h"
+
+namespace luwu {
+namespace {
+
+constexpr uint64_t kTickMs = 50;
+constexpr uint32_t kTicksPerObservation = 20;
+constexpr uint64_t kGraceMs = 2000;
+constexpr uint32_t kControlThreads = 2;
+constexpr uint32_t kReadThreads = 2;
+constexpr size_t kTasksMax = 1024;
+
+std::string ReadBootId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id;
+}
+
+uint32_t ThreadsOf(const DaemonConfig& config) {
+  if (config.optimizer_threads > 0) return config.optimizer_threads;
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+class RunningDaemon final : public Daemon {
+ public:
+  explicit RunningDaemon(const DaemonConfig& config)
+      : config_(config),
+        admission_(config.node().name),
+        budget_(config.memory_budget_bytes),
+        pool_(ThreadsOf(config)) {}
+  ~RunningDaemon() override { Stop("destroyed"); }
+
+  Status Run() {
+    RETURN_IF_ERROR(ListenForData());
+    RETURN_IF_ERROR(ResolveControlPort());
+    control_queue_.emplace("luwu-control", kControlThreads, kTasksMax);
+    read_queue_.emplace("luwu-read", kReadThreads, kTasksMax);
+    MakeRegistry();
+    MakeStatus();
+    RETURN_IF_ERROR(ListenForControl());
+    housekeeping_ = std::thread([this] { Housekeep(); });
+    pthread_setname_np(housekeeping_.native_handle(), "luwu-house");
+    admission_.Open();
+    server_->SetServing(true);
+    LogInfo("node_started", "node={} control={} data={} shm={} memory={} threads={} kernel={}",
+            config_.node().name, config_.node().control_address, config_.node().data_address,
+            config_.node().shm_path, config_.memory_budget_bytes, pool_.threads(),
+            optim::KernelName());
+    return OkStatus();
+  }
+
+  void Stop(const std::string& reason) override {
+    if (std::exchange(stopped_, true)) return;
+    const std::string& node = config_.node().name;
+    if (server_ != nullptr) LogInfo("node_stopping", "node={} reason={}", node, reason);
+    const Status why = Error(ErrorCode::kUnavailable, "node {} is shutting down", node);
+    if (server_ != nullptr) server_->SetServing(false);
+    admission_.Close(why);
+    if (registry_ != nullptr) registry_->Shutdown(why);
+    if (acceptor_ != nullptr) acceptor_->Shutdown();
+    if (server_ != nullptr) server_->Shutdown(kGraceMs);
+    if (control_queue_) control_queue_->Shutdown();
+    if (read_queue_) read_queue_->Shutdown();
+    StopHousekeeping();
+    registry_.reset();
+    sessions_.Sweep();
+    acceptor_.reset();
+    if (server_ != nullptr) LogInfo("node_stopped", "node={}", node);
+  }
+
+  const DaemonConfig& config() const override { return config_; }
+  uint16_t control_port() const override { return control_port_; }
+  uint16_t data_port() const override { return acceptor_ != nullptr ? data_port_ : uint16_t{0}; }
+
+ private:
+  Status ListenForData() {
+    Node& node = config_.nodes[config_.self];
+    if (node.weight == 0) return OkStatus();  // serves no shards
+    StatusOr<std::unique_ptr<transport::Acceptor>> acceptor = transport::MakeAcceptor(
+        {.tcp_address = node.data_address, .shm_path = node.shm_path}, &sessions_);
+    if (!acceptor.ok()) return Annotate(acceptor.status(), "data plane");
+    acceptor_ = *std::move(acceptor);
+    data_port_ = acceptor_->tcp_port();
+    if (!node.data_address.empty()) {
+      ASSIGN_OR_RETURN(HostPort address, ParseHostPort(node.data_address));
+      address.port = data_port_;
+      node.data_address = address.text();
+    }
+    return OkStatus();
+  }
+
+  // Clients are told the node list, so the port must be known before the first call.
+  Status ResolveControlPort() {
+    Node& node = config_.nodes[config_.self];
+    const StatusOr<uint16_t> port = ProbePort(node.control_address);
+    if (!port.ok()) return Annotate(port.status(), "control plane");
+    control_port_ = *port;
+    ASSIGN_OR_RETURN(HostPort address, ParseHostPort(node.control_address));
+    address.port = control_port_;
+    node.control_address = address.text();
+    return OkStatus();
+  }
+
+  void MakeRegistry() {
+    fingerprint_ = FingerprintOf(config_.nodes);
+    JobRegistry::Options options;
+    options.nodes = config_.nodes;
+    options.self = config_.self;
+    options.lease_ms = config_.lease_ms;
+    options.heartbeat_ms = config_.heartbeat_ms;
+    options.peer_reporter = [this](const std::string& job, uint64_t epoch) {
+      return MakeReporter(job, epoch);
+    };
+    registry_ = std::make_unique<JobRegistry>(
+        std::move(options),
+        Job::Environment{
+            .budget = &budget_, .pool = &pool_, .sessions = &sessions_, .clock = &clock_},
+        &*control_queue_);
+  }
+
+  std::unique_ptr<StepReporter> MakeReporter(const std::string& job, uint64_t epoch) const {
+    const Node& lead = registry_->lead_node();
+    PeerReporterOptions options;
+    options.channel = rpc::MakeChannel(lead.control_address);
+    options.job = job;
+    options.epoch = epoch;
+    options.self = config_.self;
+    options.nodes_fingerprint = fingerprint_;
+    options.lead_name = lead.name;
+    options.lead_address = lead.control_address;
+    options.give_up_ms = config_.lease_ms;
+    return MakePeerReporter(std::move(options));
+  }
+
+  void MakeStatus() {
+    StatusCollector::Sources sources;
+    sources.constants.node = config_.node().name;
+    sources.constants.version = LUWU_VERSION;
+    sources.constants.pid = static_cast<uint32_t>(::getpid());
+    sources.constants.memory_budget_bytes = config_.memory_budget_bytes;
+    sources.constants.update_threads = pool_.threads();
+    sources.constants.kernel = std::string(optim::KernelName());
+    sources.jobs = [this] {
+      std::vector<JobSnapshot> snapshots;
+      for (const auto& job : registry_->Jobs()) snapshots.push_back(job->Snapshot());
+      return snapshots;
+    };
+    sources.memory_used_bytes = [this] { return budget_.used(); };
+    sources.lease_ms = config_.lease_ms;
+    sources.clock = &clock_;
+    status_ = std::make_unique<StatusCollector>(std::move(sources));
+  }
+
+  Status ListenForControl() {
+    ServiceContext services;
+    services.responder = {.node = config_.node().name, .admission = &admission_};
+    services.jobs = registry_.get();
+    services.sessions = &sessions_;
+    services.control_queue = &*control_queue_;
+    services.read_queue = &*read_queue_;
+    services.status = status_.get();
+    services.heartbeat_ms = config_.heartbeat_ms;
+    services.lease_ms = config_.lease_ms;
+    services.nodes_fingerprint = fingerprint_;
+    services.boot_id = ReadBootId();
+    ASSIGN_OR_RETURN(server_, ControlServer::Start(config_.node().control_address, services));
+    return OkStatus();
+  }
+
+  // Leases, deadlines and late links; and every second a look at the whole.
+  void Housekeep() {
+    uint32_t ticks = 0;
+    while (true) {
+      {
+        MutexLock lock(mutex_);
+        if (stopping_) return;
+        wake_.WaitUntil(mutex_, DeadlineAfter(kTickMs));
+        if (stopping_) return;
+      }
+      registry_->Tick(clock_.Now());
+      sessions_.Sweep();
+      if (++ticks % kTicksPerObservation == 0) status_->Observe();
+    }
+  }
+
+  void StopHousekeeping() {
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.NotifyAll();
+    if (housekeeping_.joinable()) housekeeping_.join();
+  }
+
+  DaemonConfig config_;
+  const SteadyClock clock_;
+  Admission admission_;
+  MemoryBudget budget_;
+  UpdatePool pool_;
+  SessionTable sessions_;
+  std::unique_ptr<transport::Acceptor> acceptor_;
+  uint16_t control_port_ = 0;
+  uint16_t data_port_ = 0;
+  uint64_t fingerprint_ = 0;
+  std::optional<WorkQueue> control_queue_;
+  std::optional<WorkQueue> read_queue_;
+  std::unique_ptr<JobRegistry> registry_;
+  std::unique_ptr<StatusCollector> status_;
+  std::unique_ptr<ControlServer> server_;
+  std::thread housekeeping_;
+  bool stopped_ = false;
+  Mutex mutex_;
+  CondVar wake_;
+  bool stopping_ LUWU_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonConfig& config) {
+  auto daemon = std::make_unique<RunningDaemon>(config);
+  if (const Status status = daemon->Run(); !status.ok()) {
+    daemon->Stop("start failed");
+    return status;
+  }
+  return daemon;
+}
+
+}  // namespace luwu

@@ -1,0 +1,53 @@
+// What the gRPC services work on. Made by the daemon, which owns all of it and keeps it alive until
+// its server has shut down.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/base/status.h"
+#include "server/service/job_registry.h"
+#include "server/service/reply.h"
+#include "server/service/status_snapshot.h"
+#include "server/service/work_queue.h"
+#include "server/session/session_table.h"
+
+namespace luwu {
+
+struct ServiceContext {
+  Responder responder;
+  JobRegistry* jobs = nullptr;
+  SessionTable* sessions = nullptr;
+  WorkQueue* control_queue = nullptr;  // what takes long or gigabytes
+  WorkQueue* read_queue = nullptr;     // reads, which wait for their clients
+  const StatusCollector* status = nullptr;
+  uint32_t heartbeat_ms = 0;
+  uint32_t lease_ms = 0;
+  uint64_t nodes_fingerprint = 0;
+  std::string boot_id;
+};
+
+// A live session and its job.
+struct SessionAndJob {
+  std::shared_ptr<Session> session;
+  std::shared_ptr<Job> job;
+};
+// What every call of a session begins with. kFenced when it is unknown or has ended, or the
+// worker's own fault.
+StatusOr<SessionAndJob> FindLiveSession(const ServiceContext& services, uint64_t session_id);
+
+// The caller and this daemon must compute with one node list. kSchemaMismatch.
+Status CheckNodesFingerprint(const ServiceContext& services, uint64_t fingerprint,
+                             const std::string& caller);
+
+// Text that goes into logs and messages: at most `length_max` printable bytes (UTF-8 is fine).
+Status CheckText(const std::string& field, const std::string& text, size_t length_max);
+Status CheckJobName(const std::string& name);  // only that it can be looked up and printed
+
+// Puts `task` on the queue, or answers `reply` that the daemon has too much to do. `task` must
+// finish the reply.
+void PostOrRefuse(WorkQueue* queue, const std::shared_ptr<DeferredReply>& reply,
+                  const ServiceContext& services, WorkQueue::Task task);
+
+}  // namespace luwu

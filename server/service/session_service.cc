@@ -1,0 +1,147 @@
+#include "server/service/session_service.h"
+
+#include <utility>
+#include <vector>
+
+namespace luwu {
+namespace {
+
+constexpr size_t kHostMax = 255;
+constexpr int kRegionsMax = 16;
+
+struct OpenArguments {
+  std::string job;
+  uint64_t epoch = 0;
+  WorkerIdentity identity;
+};
+
+StatusOr<OpenArguments> CheckedArguments(const v1::OpenSessionRequest& request) {
+  OpenArguments out;
+  RETURN_IF_ERROR(CheckJobName(request.job()));
+  RETURN_IF_ERROR(CheckText("host", request.host(), kHostMax));
+  if (request.epoch() == 0) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "a session needs the job's epoch, which CreateOrJoin returns; 0 is none");
+  }
+  out.job = request.job();
+  out.epoch = request.epoch();
+  out.identity.rank = request.rank();
+  out.identity.restart_count = request.restart_count();
+  out.identity.host = request.host();
+  out.identity.pid = request.pid();
+  return out;
+}
+
+struct OpenedSession {
+  std::shared_ptr<Job> job;
+  std::shared_ptr<Session> session;
+  uint64_t current_step = 0;
+};
+
+StatusOr<OpenedSession> OpenSession(const ServiceContext& services,
+                                    const OpenArguments& arguments) {
+  RETURN_IF_ERROR(services.responder.admission->Check());
+  OpenedSession out;
+  ASSIGN_OR_RETURN(out.job, services.jobs->Find(arguments.job, arguments.epoch));
+  ASSIGN_OR_RETURN(out.session, out.job->OpenSession(arguments.identity));
+  out.current_step = out.job->current_step();
+  return out;
+}
+
+StatusOr<std::vector<transport::RegionDescriptor>> CheckedRegions(
+    const v1::ExchangeRegionsRequest& request) {
+  if (request.regions_size() > kRegionsMax) {
+    return Error(ErrorCode::kInvalidArgument, "{} regions; at most {} are allowed",
+                 request.regions_size(), kRegionsMax);
+  }
+  if (request.connections() < 1 || request.connections() > transport::kConnectionsMax) {
+    return Error(ErrorCode::kInvalidArgument, "connections is {}; choose 1 to {}",
+                 request.connections(), transport::kConnectionsMax);
+  }
+  std::vector<transport::RegionDescriptor> regions;
+  for (const v1::RegionDescriptor& region : request.regions()) {
+    regions.push_back({.id = region.id(),
+                       .bytes = region.bytes(),
+                       .access = region.remote_write() ? transport::Access::kRemoteWrite
+                                                       : transport::Access::kRemoteRead});
+  }
+  return regions;
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* SessionServiceImpl::Open(grpc::CallbackServerContext* context,
+                                                   const v1::OpenSessionRequest* request,
+                                                   v1::OpenSessionResponse* response) {
+  const auto reply = DeferredReply::Create(context, services_.responder);
+  StatusOr<OpenArguments> arguments = CheckedArguments(*request);
+  if (!arguments.ok()) {
+    reply->Finish(arguments.status());
+    return reply.get();
+  }
+  const auto open = [this, reply, response, arguments = *std::move(arguments)] {
+    if (reply->finished()) return;  // the client gave up before its turn came
+    const StatusOr<OpenedSession> opened = OpenSession(services_, arguments);
+    const bool answered = reply->Finish(opened.status(), [&] {
+      const Session& session = *opened->session;
+      response->set_session_id(session.id());
+      response->set_secret(session.secret().data(), session.secret().size());
+      response->set_heartbeat_ms(services_.heartbeat_ms);
+      response->set_lease_ms(services_.lease_ms);
+      response->set_current_step(opened->current_step);
+    });
+    // Nobody knows of this session, so nobody could close it.
+    if (!answered && opened.ok()) opened->job->CloseSession(opened->session);
+  };
+  PostOrRefuse(services_.control_queue, reply, services_, open);
+  return reply.get();
+}
+
+grpc::ServerUnaryReactor* SessionServiceImpl::ExchangeRegions(
+    grpc::CallbackServerContext* context, const v1::ExchangeRegionsRequest* request,
+    v1::ExchangeRegionsResponse* response) {
+  return Reply(context, services_.responder, [&]() -> Status {
+    ASSIGN_OR_RETURN(const SessionAndJob found, FindLiveSession(services_, request->session_id()));
+    ASSIGN_OR_RETURN(const auto regions, CheckedRegions(*request));
+    ASSIGN_OR_RETURN(const auto exposed,
+                     found.session->SetClientRegions(regions, request->connections()));
+    for (const transport::RegionDescriptor& region : exposed) {
+      v1::RegionDescriptor* out = response->add_regions();
+      out->set_id(region.id);
+      out->set_bytes(region.bytes);
+      out->set_remote_write(region.access == transport::Access::kRemoteWrite);
+    }
+    return OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* SessionServiceImpl::Heartbeat(grpc::CallbackServerContext* context,
+                                                        const v1::HeartbeatRequest* request,
+                                                        v1::HeartbeatResponse* response) {
+  return Reply(context, services_.responder, [&]() -> Status {
+    ASSIGN_OR_RETURN(const SessionAndJob found, FindLiveSession(services_, request->session_id()));
+    RETURN_IF_ERROR(found.session->Renew());
+    response->set_current_step(found.job->current_step());
+    return OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* SessionServiceImpl::Close(grpc::CallbackServerContext* context,
+                                                    const v1::CloseSessionRequest* request,
+                                                    v1::CloseSessionResponse*) {
+  const auto reply = DeferredReply::Create(context, services_.responder);
+  PostOrRefuse(services_.control_queue, reply, services_,
+               [this, reply, id = request->session_id()] {
+                 // Also one that ended by a fault may be closed; one that is gone cannot.
+                 const StatusOr<std::shared_ptr<Session>> session = services_.sessions->Find(id);
+                 if (session.ok()) {
+                   if (const std::shared_ptr<Job> job = (*session)->job()) {
+                     job->CloseSession(*session);
+                   }
+                 }
+                 reply->Finish(session.status());
+               });
+  return reply.get();
+}
+
+}  // namespace luwu

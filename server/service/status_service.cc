@@ -1,0 +1,90 @@
+#include "server/service/status_service.h"
+
+namespace luwu {
+namespace {
+
+static_assert(int(Severity::kOk) == v1::SEVERITY_OK);
+static_assert(int(Severity::kWarn) == v1::SEVERITY_WARN);
+static_assert(int(Severity::kErr) == v1::SEVERITY_ERR);
+
+const char* StateName(JobState state) {
+  switch (state) {
+    case JobState::kLoading:
+      return "loading";
+    case JobState::kTraining:
+      return "training";
+    case JobState::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+void FillWorker(const WorkerSnapshot& worker, v1::WorkerStatus* out) {
+  out->set_rank(worker.rank);
+  out->set_host(worker.host);
+  out->set_pid(worker.pid);
+  out->set_restart_count(worker.restart_count);
+  out->set_transport(worker.transport);
+  out->set_lease_left_ms(worker.lease_left_ms);
+  out->set_last_step(worker.last_step);
+  out->set_fetched_bytes(worker.fetched_bytes);
+  out->set_pushed_bytes(worker.pushed_bytes);
+  out->set_slots_held(worker.slots_held);
+}
+
+void FillJob(const JobSnapshot& job, v1::JobStatus* out) {
+  out->set_name(job.name);
+  out->set_epoch(job.epoch);
+  out->set_state(StateName(job.state));
+  out->set_current_step(job.current_step);
+  if (job.last_outcome != Outcome::kUnspecified) {
+    out->set_last_outcome(std::string(OutcomeName(job.last_outcome)));
+  }
+  out->set_skipped_steps(job.skipped_steps);
+  out->set_world_size(job.world_size);
+  out->set_local_elements(job.local_elements);
+  out->set_state_bytes(job.footprint.state_bytes);
+  out->set_served_bytes(job.footprint.served_bytes);
+  out->set_inbox_bytes(job.footprint.inbox_bytes);
+  out->set_overflow_bytes(job.footprint.overflow_bytes);
+  out->set_updates(job.updates);
+  out->set_updated_elements(job.updated_elements);
+  out->set_update_seconds(job.update_seconds);
+  out->set_duplicates(job.duplicates);
+  out->set_rejected_slots(job.rejected_slots);
+  out->set_parked_slots(job.parked_slots);
+  for (const WorkerSnapshot& worker : job.workers) FillWorker(worker, out->add_workers());
+}
+
+void FillStatus(const DaemonSnapshot& snapshot, v1::DaemonStatus* out) {
+  out->set_node(snapshot.node);
+  out->set_version(snapshot.version);
+  out->set_pid(snapshot.pid);
+  out->set_uptime_ms(snapshot.uptime_ms);
+  out->set_overall(static_cast<v1::Severity>(snapshot.overall));
+  for (const StatusCheck& check : snapshot.checks) {
+    v1::Check* added = out->add_checks();
+    added->set_name(check.name);
+    added->set_severity(static_cast<v1::Severity>(check.severity));
+    added->set_summary(check.summary);
+    added->set_hint(check.hint);
+  }
+  out->set_memory_budget_bytes(snapshot.memory_budget_bytes);
+  out->set_memory_used_bytes(snapshot.memory_used_bytes);
+  for (const JobSnapshot& job : snapshot.jobs) FillJob(job, out->add_jobs());
+  out->set_update_threads(snapshot.update_threads);
+  out->set_kernel(snapshot.kernel);
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* StatusServiceImpl::GetStatus(grpc::CallbackServerContext* context,
+                                                       const v1::GetStatusRequest*,
+                                                       v1::GetStatusResponse* response) {
+  FillStatus(services_.status->Collect(), response->mutable_status());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+}  // namespace luwu

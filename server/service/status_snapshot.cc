@@ -1,0 +1,137 @@
+#include "server/service/status_snapshot.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/bytes.h"
+#include "common/base/log.h"
+
+namespace luwu {
+namespace {
+
+constexpr double kNearFull = 0.9;
+
+// A worker that has begun no step yet shows last_step 0, like one that is in step 0.
+bool StepIsOpen(const JobSnapshot& job) {
+  return job.state == JobState::kTraining &&
+         std::any_of(job.workers.begin(), job.workers.end(), [&](const WorkerSnapshot& worker) {
+           return worker.last_step == job.current_step &&
+                  (job.current_step > 0 || worker.pushed_bytes > 0);
+         });
+}
+
+uint64_t SignOf(const JobSnapshot& job) {
+  uint64_t sign = job.current_step + job.updates + job.duplicates + job.rejected_slots;
+  for (const WorkerSnapshot& worker : job.workers) {
+    sign += worker.pushed_bytes + worker.last_step + worker.restart_count;
+  }
+  return sign;
+}
+
+void CheckWorkers(const JobSnapshot& job, std::vector<StatusCheck>* checks) {
+  for (const WorkerSnapshot& worker : job.workers) {
+    if (worker.lease_left_ms > 0) continue;
+    checks->push_back(
+        {"WORKER_LOST", Severity::kErr,
+         fmt::format("job {}: rank {} ({} pid {}) sends no heartbeat; its lease has expired",
+                     job.name, worker.rank, worker.host, worker.pid),
+         fmt::format("restart rank {}; it takes its place in step {} and the others go on",
+                     worker.rank, job.current_step)});
+  }
+}
+
+}  // namespace
+
+StatusCollector::StatusCollector(Sources sources)
+    : sources_(std::move(sources)), started_(sources_.clock->Now()) {}
+
+uint64_t StatusCollector::StalledMs(const JobSnapshot& job) const {
+  if (!StepIsOpen(job)) return 0;
+  MutexLock lock(mutex_);
+  const auto found = progress_.find(job.name);
+  if (found == progress_.end() || found->second.epoch != job.epoch ||
+      found->second.sign != SignOf(job)) {
+    return 0;
+  }
+  const auto still =
+      std::chrono::duration_cast<Milliseconds>(sources_.clock->Now() - found->second.since);
+  const auto still_ms = static_cast<uint64_t>(std::max<int64_t>(still.count(), 0));
+  return still_ms > sources_.lease_ms ? still_ms : 0;
+}
+
+std::vector<StatusCheck> StatusCollector::Judge(const DaemonSnapshot& snapshot) const {
+  std::vector<StatusCheck> checks;
+  for (const JobSnapshot& job : snapshot.jobs) {
+    if (job.state == JobState::kFailed) {
+      checks.push_back({"JOB_FAILED", Severity::kErr,
+                        fmt::format("job {} failed in step {} and accepts no further step",
+                                    job.name, job.current_step),
+                        "read the masters if you need them, delete the job, and start a new one"});
+    }
+    CheckWorkers(job, &checks);
+    if (const uint64_t stalled_ms = StalledMs(job); stalled_ms > 0) {
+      checks.push_back({"STEP_STALLED", Severity::kWarn,
+                        fmt::format("job {}: step {} is open and nothing has arrived for {:.1f} s",
+                                    job.name, job.current_step, double(stalled_ms) / 1000),
+                        "look for a worker whose last_step is behind or that holds all its slots"});
+    }
+  }
+  const double used = double(snapshot.memory_used_bytes);
+  if (used > kNearFull * double(snapshot.memory_budget_bytes)) {
+    checks.push_back({"MEMORY_NEARFULL", Severity::kWarn,
+                      fmt::format("{} of {} are in use", HumanBytes(snapshot.memory_used_bytes),
+                                  HumanBytes(snapshot.memory_budget_bytes)),
+                      "the next job may be refused: raise memory.budget or delete a job"});
+  }
+  return checks;
+}
+
+DaemonSnapshot StatusCollector::Collect() const {
+  DaemonSnapshot snapshot = sources_.constants;
+  const auto up = std::chrono::duration_cast<Milliseconds>(sources_.clock->Now() - started_);
+  snapshot.uptime_ms = static_cast<uint64_t>(up.count());
+  snapshot.jobs = sources_.jobs();
+  snapshot.memory_used_bytes = sources_.memory_used_bytes();
+  snapshot.checks = Judge(snapshot);
+  for (const StatusCheck& check : snapshot.checks) {
+    snapshot.overall = std::max(snapshot.overall, check.severity);
+  }
+  return snapshot;
+}
+
+void StatusCollector::Observe() {
+  const TimePoint now = sources_.clock->Now();
+  const DaemonSnapshot snapshot = Collect();
+  std::map<std::string, StatusCheck> present;
+  for (const StatusCheck& check : snapshot.checks) {
+    // A stalled step's summary tells a time that grows: one line per job is enough.
+    const std::string key = check.name == "STEP_STALLED" || check.name == "MEMORY_NEARFULL"
+                                ? check.name
+                                : check.name + check.summary;
+    present.emplace(key, check);
+  }
+  MutexLock lock(mutex_);
+  std::map<std::string, Progress> progress;
+  for (const JobSnapshot& job : snapshot.jobs) {
+    Progress next{job.epoch, SignOf(job), now};
+    const auto former = progress_.find(job.name);
+    if (former != progress_.end() && former->second.epoch == next.epoch &&
+        former->second.sign == next.sign && StepIsOpen(job)) {
+      next.since = former->second.since;
+    }
+    progress.emplace(job.name, next);
+  }
+  progress_ = std::move(progress);
+  for (const auto& [key, check] : present) {
+    if (!logged_.contains(key)) {
+      LogWarning("check_raised", "check={} summary=\"{}\" hint=\"{}\"", check.name, check.summary,
+                 check.hint);
+    }
+  }
+  for (const auto& [key, check] : logged_) {
+    if (!present.contains(key)) LogInfo("check_cleared", "check={}", check.name);
+  }
+  logged_ = std::move(present);
+}
+
+}  // namespace luwu

@@ -1,0 +1,19 @@
+// What a worker says of itself when it opens a session.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace luwu {
+
+struct WorkerIdentity {
+  uint32_t rank = 0;
+  uint64_t restart_count = 0;
+  std::string host;
+  uint32_t pid = 0;
+};
+
+// "rank 1 (host gpu-7, pid 4242)".
+std::string DescribeWorker(const WorkerIdentity& identity);
+
+}  // namespace luwu

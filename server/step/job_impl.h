@@ -1,0 +1,242 @@
+// The implementation of Job, split over files by activity: job_create.cc (memory), job_load.cc and
+// job_read.cc (masters), job_sessions.cc (ranks changing hands), job_slots.cc (what arrives),
+// job_pipeline.cc (fold, copy, update), job_steps.cc (begin, decision, publication), job_waits.cc
+// (commit waiters, housekeeping), job_snapshot.cc.
+//
+// Locks: one for the job. Kernels, copies, checksums, callbacks, board updates and the closing of
+// links happen without it; JobEffects carries what a locked section leaves to be done. The locks of
+// sessions, boards, session table and update pool are leaves and may be taken under it.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/sync.h"
+#include "common/wire/slot_trailer.h"
+#include "server/session/session.h"
+#include "server/session/session_table.h"
+#include "server/step/job.h"
+#include "server/step/job_effects.h"
+#include "server/step/job_shard.h"
+#include "server/step/shard_updater.h"
+#include "server/step/slot_table.h"
+#include "server/step/step_gate.h"
+#include "server/store/memory_budget.h"
+#include "server/store/overflow_pool.h"
+#include "server/store/served_weights.h"
+#include "server/store/state_store.h"
+
+namespace luwu {
+
+// All memory of a job, reserved, allocated and touched.
+struct JobMemory {
+  MemoryReservation reservation;
+  std::unique_ptr<StateStore> store;
+  std::unique_ptr<ServedWeights> weights;
+  std::vector<std::shared_ptr<transport::LocalRegion>> inboxes;  // by rank
+  std::optional<OverflowPool> overflow;
+};
+
+class JobImpl final : public Job, public SlotSink, public std::enable_shared_from_this<JobImpl> {
+ public:
+  // At an address of its own, because the parts of `memory` refer to the spec and the map.
+  struct Plan {
+    JobOptions options;
+    ShardMap map;
+    JobFootprint footprint;
+  };
+  JobImpl(std::unique_ptr<const Plan> plan, const Environment& environment, JobMemory memory,
+          std::unique_ptr<StepReporter> reporter);
+  ~JobImpl() override;
+
+  const JobSpec& spec() const override { return plan_->options.spec; }
+  const ShardMap& shard_map() const override { return plan_->map; }
+  uint64_t epoch() const override { return plan_->options.epoch; }
+  uint64_t current_step() const override LUWU_EXCLUDES(mutex_);
+  bool loaded() const override LUWU_EXCLUDES(mutex_);
+
+  Status Load(uint32_t layer, uint64_t shard, uint64_t offset,
+              std::span<const float> values) override LUWU_EXCLUDES(mutex_, load_mutex_);
+  Status FinishLoad(bool allow_missing) override LUWU_EXCLUDES(mutex_, load_mutex_);
+  Status Read(uint32_t layer, Quantity quantity, TimePoint deadline,
+              const std::function<Status(const Piece&)>& sink) override LUWU_EXCLUDES(mutex_);
+
+  StatusOr<std::shared_ptr<Session>> OpenSession(const WorkerIdentity& identity) override
+      LUWU_EXCLUDES(mutex_);
+  void CloseSession(const std::shared_ptr<Session>& session) override LUWU_EXCLUDES(mutex_);
+  uint64_t open_sessions() const override LUWU_EXCLUDES(mutex_);
+
+  Status BeginStep(Session& session, uint64_t step,
+                   const std::vector<HyperParameters>& groups) override LUWU_EXCLUDES(mutex_);
+  void AwaitCommit(const std::shared_ptr<Session>& session, uint64_t step, TimePoint deadline,
+                   CommitCallback done) override LUWU_EXCLUDES(mutex_);
+  void Tick() override LUWU_EXCLUDES(mutex_);
+  void Shutdown(const Status& why) override LUWU_EXCLUDES(mutex_);
+  JobSnapshot Snapshot() const override LUWU_EXCLUDES(mutex_);
+
+  // SlotSink, on the progress thread.
+  void OnSlot(Session& session, uint32_t slot) override LUWU_EXCLUDES(mutex_);
+  void OnUnlinked(Session& session, const Status& why) override;
+
+  // On an update thread.
+  void RunTask(JobShard& shard) LUWU_EXCLUDES(mutex_);
+
+ private:
+  struct Rank {
+    explicit Rank(uint32_t slot_count) : slots(slot_count) {}
+    std::shared_ptr<Session> session;  // the newest, dead or alive; null: never opened
+    bool opening = false;              // a new session is being made
+    bool closed = false;               // `session` was closed by its worker, not lost
+    std::optional<uint64_t> begun_step;  // by that session
+    SlotTable slots;
+    std::shared_ptr<transport::LocalRegion> inbox;
+  };
+  struct CommitWaiter {
+    std::shared_ptr<Session> session;
+    uint64_t step = 0;
+    TimePoint deadline;
+    CommitCallback done;
+  };
+  struct TaskResult {
+    std::optional<NonFiniteNote> note;
+    UpdateResult update;
+    double seconds = 0;
+  };
+  // The arrays of a layer's local shards that a reader looks at.
+  struct LayerPin {
+    struct Shard {
+      const float* values = nullptr;
+      uint32_t generation = 0;
+    };
+    uint64_t version = 0;
+    std::vector<Shard> shards;
+  };
+  struct Counters {
+    uint64_t updates = 0;
+    uint64_t updated_elements = 0;
+    double update_seconds = 0;
+    uint64_t duplicates = 0;
+    uint64_t rejected_slots = 0;
+    uint64_t skipped_steps = 0;
+  };
+
+  const Node& self() const { return plan_->options.nodes[plan_->options.self]; }
+
+  // job_load.cc
+  Status CheckLoadable() const LUWU_REQUIRES(mutex_);
+  Status EnterLoad() LUWU_EXCLUDES(mutex_);
+  void LeaveLoad() LUWU_EXCLUDES(mutex_);
+  Status CheckCoverage() LUWU_REQUIRES(load_mutex_) LUWU_EXCLUDES(mutex_);
+  void PublishLoaded() LUWU_EXCLUDES(mutex_);
+  JobShard& ShardForLoad(uint32_t index) LUWU_EXCLUDES(mutex_);
+
+  // job_read.cc
+  bool HalfWay(ShardMap::IndexRange range) const LUWU_REQUIRES(mutex_);
+  Status PinLayer(uint32_t layer, uint32_t array, TimePoint deadline, LayerPin* pin)
+      LUWU_EXCLUDES(mutex_);
+  void UnpinLayer(uint32_t layer, const LayerPin& pin) LUWU_EXCLUDES(mutex_);
+
+  // job_sessions.cc
+  Status CheckTakeover(const Rank& rank, const WorkerIdentity& identity) const
+      LUWU_REQUIRES(mutex_);
+  Status VacateRank(uint32_t rank) LUWU_EXCLUDES(mutex_);
+  void ResetRank(uint32_t rank, JobEffects* effects) LUWU_REQUIRES(mutex_);
+  StatusOr<std::shared_ptr<Session>> SeatSession(const WorkerIdentity& identity)
+      LUWU_EXCLUDES(mutex_);
+  void EndSession(const std::shared_ptr<Session>& session, const Status& why)
+      LUWU_REQUIRES(mutex_);
+  // True while the session holds its rank and is live.
+  bool IsCurrent(const Session& session) const LUWU_REQUIRES(mutex_);
+
+  // job_slots.cc
+  Status ReceiveSlot(Session& session, uint32_t slot, JobEffects* effects) LUWU_EXCLUDES(mutex_);
+  Status CheckOrigin(const Session& session, const SlotTrailer& trailer) const;
+  Status CheckTarget(const SlotTrailer& trailer) const;
+  StatusOr<bool> IsRepeat(const Rank& rank, uint32_t slot, const SlotTrailer& trailer)
+      LUWU_REQUIRES(mutex_);
+  Status Accept(const SlotTrailer& trailer, uint32_t slot, JobEffects* effects)
+      LUWU_REQUIRES(mutex_);
+  Status AcceptForShard(const SlotTrailer& trailer, uint32_t slot, uint32_t index, bool* parked)
+      LUWU_REQUIRES(mutex_);
+  void EndWithFault(Session& session, const Status& fault, JobEffects* effects)
+      LUWU_EXCLUDES(mutex_);
+
+  // job_pipeline.cc
+  void Advance(JobShard& shard, JobEffects* effects) LUWU_REQUIRES(mutex_);
+  void StartUpdate(JobShard& shard) LUWU_REQUIRES(mutex_);
+  void StartFold(JobShard& shard) LUWU_REQUIRES(mutex_);
+  void StartCopy(JobShard& shard, const Contribution& contribution, uint32_t block)
+      LUWU_REQUIRES(mutex_);
+  void StartCarry(JobShard& shard) LUWU_REQUIRES(mutex_);
+  void Submit(JobShard& shard, JobShard::Activity activity) LUWU_REQUIRES(mutex_);
+  void PinSources(JobShard& shard) LUWU_REQUIRES(mutex_);
+  TaskResult Compute(JobShard& shard) const;
+  void EndTask(JobShard& shard, const TaskResult& result, JobEffects* effects)
+      LUWU_REQUIRES(mutex_);
+  void EndUpdate(JobShard& shard, const UpdateResult& result, JobEffects* effects)
+      LUWU_REQUIRES(mutex_);
+  void MarkUpdated(JobShard& shard, JobEffects* effects) LUWU_REQUIRES(mutex_);
+  void ReleaseTaken(JobShard& shard, JobEffects* effects) LUWU_REQUIRES(mutex_);
+  void ReleaseSlot(uint32_t rank, uint32_t slot, JobEffects* effects) LUWU_REQUIRES(mutex_);
+  std::byte* BytesOf(const JobShard& shard, const Contribution& contribution) const
+      LUWU_REQUIRES(mutex_);
+  void MakeRoom(uint32_t rank) LUWU_REQUIRES(mutex_);
+  bool MakeRoomOnce(uint32_t rank) LUWU_REQUIRES(mutex_);
+  void MakeRoomForAll() LUWU_REQUIRES(mutex_);
+
+  // job_steps.cc
+  Status CheckBegin(const Session& session, uint64_t step) const LUWU_REQUIRES(mutex_);
+  void ReportIfDone(JobEffects* effects) LUWU_REQUIRES(mutex_);
+  void SendReport(JobEffects* effects) LUWU_REQUIRES(mutex_);
+  void OnDecision(uint64_t step, const StatusOr<StepDecision>& decision) LUWU_EXCLUDES(mutex_);
+  void CarryOut(const StepDecision& decision, JobEffects* effects) LUWU_REQUIRES(mutex_);
+  void Fail(const std::string& culprit, JobEffects* effects) LUWU_REQUIRES(mutex_);
+  void PublishStep(JobEffects* effects) LUWU_REQUIRES(mutex_);
+  void PublishBoards(JobEffects* effects) LUWU_REQUIRES(mutex_);
+
+  // job_waits.cc
+  // The answer, or nothing while it has to wait.
+  std::optional<StatusOr<CommitResult>> TryAnswer(const Session& session, uint64_t step) const
+      LUWU_REQUIRES(mutex_);
+  void SettleWaiters(JobEffects* effects) LUWU_REQUIRES(mutex_);
+  std::string DescribeLost() const LUWU_REQUIRES(mutex_);
+  std::string DescribeOpen() const LUWU_REQUIRES(mutex_);
+  std::string DescribeRankOpen(uint32_t rank) const LUWU_REQUIRES(mutex_);
+
+  const std::unique_ptr<const Plan> plan_;
+  const Environment env_;
+  const MemoryReservation reservation_;  // given back after the memory has been freed
+  const std::unique_ptr<StateStore> store_;
+  const std::unique_ptr<ServedWeights> weights_;
+  const ShardUpdater updater_;
+  const std::shared_ptr<StepReporter> reporter_;
+
+  Mutex load_mutex_;  // one load or publication at a time; taken before mutex_
+
+  mutable Mutex mutex_;
+  CondVar changed_;  // a task has ended, or a step was published
+  Status shutdown_ LUWU_GUARDED_BY(mutex_);
+  JobState state_ LUWU_GUARDED_BY(mutex_) = JobState::kLoading;
+  std::string failure_ LUWU_GUARDED_BY(mutex_);  // why the job is kFailed
+  uint32_t loads_in_progress_ LUWU_GUARDED_BY(mutex_) = 0;
+  std::deque<JobShard> shards_ LUWU_GUARDED_BY(mutex_);  // by local index
+  std::vector<Rank> ranks_ LUWU_GUARDED_BY(mutex_);
+  StepGate gate_ LUWU_GUARDED_BY(mutex_);
+  StepDecision decision_ LUWU_GUARDED_BY(mutex_);  // while it is being carried out
+  uint64_t carries_left_ LUWU_GUARDED_BY(mutex_) = 0;
+  TimePoint report_again_at_ LUWU_GUARDED_BY(mutex_);
+  uint64_t report_pause_ms_ LUWU_GUARDED_BY(mutex_) = 0;
+  Status report_failure_ LUWU_GUARDED_BY(mutex_);
+  std::vector<uint64_t> published_ LUWU_GUARDED_BY(mutex_);  // the board's words
+  OverflowPool overflow_ LUWU_GUARDED_BY(mutex_);
+  std::vector<CommitWaiter> waiters_ LUWU_GUARDED_BY(mutex_);
+  // Ended sessions whose links Tick has to close.
+  std::vector<std::shared_ptr<Session>> to_close_ LUWU_GUARDED_BY(mutex_);
+  uint64_t in_flight_ LUWU_GUARDED_BY(mutex_) = 0;  // submitted tasks that have not ended
+  Counters counters_ LUWU_GUARDED_BY(mutex_);
+};
+
+}  // namespace luwu

@@ -1,0 +1,45 @@
+// What status pages show of a job.
+#include "server/step/job_impl.h"
+
+namespace luwu {
+
+JobSnapshot JobImpl::Snapshot() const {
+  MutexLock lock(mutex_);
+  const TimePoint now = env_.clock->Now();
+  JobSnapshot out;
+  out.name = spec().name;
+  out.epoch = epoch();
+  out.state = state_;
+  out.current_step = gate_.step();
+  if (gate_.last()) out.last_outcome = gate_.last()->decision.outcome;
+  if (state_ == JobState::kFailed) out.last_outcome = Outcome::kFailed;
+  out.skipped_steps = counters_.skipped_steps;
+  out.world_size = spec().world_size;
+  out.local_elements = plan_->map.elements();
+  out.footprint = plan_->footprint;
+  out.updates = counters_.updates;
+  out.updated_elements = counters_.updated_elements;
+  out.update_seconds = counters_.update_seconds;
+  out.duplicates = counters_.duplicates;
+  out.rejected_slots = counters_.rejected_slots;
+  for (const Rank& rank : ranks_) {
+    out.parked_slots += rank.slots.held_count() - rank.slots.pinned_count();
+    if (rank.session == nullptr || rank.closed) continue;
+    const Session& session = *rank.session;
+    const bool live = session.Check().ok();
+    WorkerSnapshot worker;
+    worker.rank = session.identity().rank;
+    worker.host = session.identity().host;
+    worker.pid = session.identity().pid;
+    worker.restart_count = session.identity().restart_count;
+    worker.transport = session.transport_name();
+    worker.lease_left_ms = live ? session.LeaseLeftMs(now) : 0;
+    worker.last_step = rank.begun_step.value_or(0);
+    worker.pushed_bytes = session.pushed_bytes();
+    worker.slots_held = rank.slots.held_count();
+    out.workers.push_back(std::move(worker));
+  }
+  return out;
+}
+
+}  // namespace luwu

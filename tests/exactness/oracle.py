@@ -1,0 +1,92 @@
+"""torch.optim on the same weights and gradients, and the comparison with it."""
+
+from __future__ import annotations
+
+import os
+from typing import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from luwu import SGD, AdamW, HyperParameters, JobSpec
+
+# torch's plain kernels round every operation once. Its AVX2 and AVX-512 kernels fuse multiplication
+# and addition in add(alpha=) and addcmul, so the last bits of moments and (SGD) weights differ
+# from any arithmetic that does not.
+PLAIN_KERNELS = os.environ.get("ATEN_CPU_CAPABILITY") == "default"
+LIMIT = 1e-6
+
+torch.set_num_threads(1)
+
+
+class Oracle:
+    """The trainable tensors of a job as torch parameters under the job's optimizer."""
+
+    def __init__(self, job: JobSpec, weights: Mapping[str, np.ndarray]) -> None:
+        self.parameters: dict[str, torch.nn.Parameter] = {}
+        groups: list[list[torch.nn.Parameter]] = [[] for _ in range(job.groups)]
+        for layer in job.layers:
+            for tensor in layer.tensors:
+                if tensor.trainable:
+                    value = torch.from_numpy(weights[tensor.name].copy())
+                    parameter = torch.nn.Parameter(value)
+                    self.parameters[tensor.name] = parameter
+                    groups[tensor.group].append(parameter)
+        kind = torch.optim.AdamW if isinstance(job.optimizer, AdamW) else torch.optim.SGD
+        self.optimizer = kind([{"params": group, **_options(job.optimizer)} for group in groups],
+                              lr=job.optimizer.lr)
+
+    def step(self, groups: Sequence[HyperParameters], gradients: Mapping[str, np.ndarray]) -> None:
+        """One step; a parameter without an entry has ``grad`` None."""
+        for name, parameter in self.parameters.items():
+            gradient = gradients.get(name)
+            parameter.grad = None if gradient is None else torch.from_numpy(gradient.copy())
+        for group, values in zip(self.optimizer.param_groups, groups):
+            group.update(_options(values))
+        self.optimizer.step()
+
+    def masters(self) -> dict[str, np.ndarray]:
+        return {name: value.detach().numpy() for name, value in self.parameters.items()}
+
+    def state(self, key: str) -> dict[str, np.ndarray]:
+        """A state tensor ("exp_avg", "momentum_buffer") of the parameters that have one."""
+        return {name: self.optimizer.state[value][key].numpy()
+                for name, value in self.parameters.items() if key in self.optimizer.state[value]}
+
+
+def _options(values: HyperParameters) -> dict[str, object]:
+    if isinstance(values, AdamW):
+        return dict(lr=values.lr, betas=values.betas, eps=values.eps,
+                    weight_decay=values.weight_decay)
+    assert isinstance(values, SGD)
+    return dict(lr=values.lr, momentum=values.momentum, dampening=values.dampening,
+                weight_decay=values.weight_decay, nesterov=values.nesterov)
+
+
+def relative_difference(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Largest |ours - theirs| of a tensor over its typical magnitude or, for larger elements, their
+    own. (A weight passing through zero carries the rounding errors of its larger past: a quotient
+    by its own momentary value has no bound for any two ways of rounding.)"""
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    typical = np.sqrt(np.mean(np.square(b)))
+    scale = np.maximum(np.abs(b), typical)
+    return float(np.max(np.abs(a - b) / scale)) if typical > 0 else float(np.max(np.abs(a - b)))
+
+
+def worst_difference(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> float:
+    """Over all tensors that torch has."""
+    assert theirs and theirs.keys() <= ours.keys()
+    return max(relative_difference(ours[name], value) for name, value in theirs.items())
+
+
+def assert_equal(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray],
+                 bits: bool = True) -> float:
+    """Asserts equality: bit for bit when torch's plain kernels run and ``bits`` says that the
+    inputs were equal to the last bit; within ``LIMIT`` otherwise. Returns the worst difference."""
+    worst = worst_difference(ours, theirs)
+    assert worst <= LIMIT
+    if bits and PLAIN_KERNELS:
+        for name, value in theirs.items():
+            unequal = np.flatnonzero(ours[name].view(np.uint32) != value.view(np.uint32))
+            assert unequal.size == 0, f"{name}: {unequal.size} elements, first {unequal[0]}"
+    return worst

@@ -1,0 +1,242 @@
+"""One worker with real daemons against ``torch.optim`` in one process, fp32 on the wire."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import pytest
+import torch
+from cluster import Cluster
+from models import Block, Net, batch, loss_of, make_net
+from oracle import assert_close, relative_difference
+
+import luwu
+import luwu.torch as lt
+
+Prepare = Callable[[Net], Any]
+
+
+def masters_of(net: Net) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in net.named_parameters()}
+
+
+def settings(**changes: Any) -> lt.Settings:
+    """A small overflow pool, so that many jobs fit on the test's daemons."""
+    return lt.Settings(**{"overflow_bytes": 1 << 20, **changes})
+
+
+def offload(cluster: Cluster, job: str, net: Net, **options: Any) -> lt.OffloadedOptimizer:
+    arguments: dict[str, Any] = dict(
+        units=Block, endpoints=cluster.endpoints, job=job, optimizer=luwu.AdamW(lr=1e-3),
+        wire="fp32", settings=settings())
+    arguments.update(options)
+    return lt.offload(net, **arguments)
+
+
+def run(cluster: Cluster, job: str, steps: int, their_optimizer: Callable[[Net], Any],
+        prepare: Prepare = lambda net: None, each_step: Callable[[Net, int], None] | None = None,
+        schedule: Callable[[int], float] | None = None, groups: Callable[[Net], Any] | None = None,
+        **options: Any) -> None:
+    """Trains both and compares all masters at the end."""
+    net, reference = make_net(), make_net()
+    prepare(net)
+    prepare(reference)
+    theirs = their_optimizer(reference)
+    if groups is not None:
+        options["param_groups"] = groups(net)
+    optimizer = offload(cluster, job, net, **options)
+    schedules = [torch.optim.lr_scheduler.LambdaLR(each, schedule)
+                 for each in (optimizer, theirs) if schedule is not None]
+    for step in range(steps):
+        if each_step is not None:
+            each_step(net, step)
+            each_step(reference, step)
+        loss_of(net, batch(step)).backward()
+        assert optimizer.resident_bytes() == 0
+        assert optimizer.step().applied
+        theirs.zero_grad(set_to_none=True)
+        loss_of(reference, batch(step)).backward()
+        theirs.step()
+        for each in schedules:
+            each.step()
+    assert_close(optimizer.full_state_dict(), masters_of(reference))
+    optimizer.close()
+
+
+def adamw(net: Net) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(net.parameters(), lr=1e-3)
+
+
+def test_two_hundred_steps_of_adamw(cluster: Cluster, job_name: str) -> None:
+    run(cluster, job_name, 200, adamw)
+
+
+@pytest.mark.parametrize("values", [
+    dict(lr=0.02), dict(lr=0.02, momentum=0.9), dict(lr=0.02, momentum=0.9, dampening=0.3),
+    dict(lr=0.02, momentum=0.9, nesterov=True, weight_decay=0.01)])
+def test_sgd(cluster: Cluster, job_name: str, values: dict[str, Any]) -> None:
+    run(cluster, job_name, 50, lambda net: torch.optim.SGD(net.parameters(), **values),
+        optimizer=luwu.SGD(**values))
+
+
+def test_parameter_groups_with_a_schedule_that_changes_every_step(
+        cluster: Cluster, job_name: str) -> None:
+    def groups(net: Net) -> Any:
+        decay, rest = lt.decay_groups(net, weight_decay=0.3)
+        return [{**decay, "betas": (0.8, 0.95)}, {**rest, "lr": 3e-3, "eps": 1e-6}]
+
+    run(cluster, job_name, 50, lambda net: torch.optim.AdamW(groups(net), lr=1e-3), groups=groups,
+        schedule=lambda step: 1 / (1 + 0.1 * step))
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_activation_checkpointing(cluster: Cluster, job_name: str, checkpoint: bool) -> None:
+    run(cluster, job_name, 20, adamw, prepare=lambda net: setattr(net, "checkpoint", checkpoint))
+
+
+def test_frozen_units_and_parameters(cluster: Cluster, job_name: str) -> None:
+    def freeze(net: Net) -> None:
+        net.blocks[1].requires_grad_(False)
+        net.blocks[2].norm.requires_grad_(False)
+
+    run(cluster, job_name, 20, adamw, prepare=freeze)
+
+
+def test_units_without_gradient_in_some_steps(cluster: Cluster, job_name: str) -> None:
+    def skip(net: Net, step: int) -> None:
+        net.skip = {step % 3} if step % 4 else set()
+
+    run(cluster, job_name, 40, adamw, each_step=skip)
+
+
+def test_wrong_prefetch_guesses(cluster: Cluster, job_name: str) -> None:
+    orders = [[0, 1, 2], [2, 1, 0], [1], [0, 2, 0]]
+
+    def shuffle(net: Net, step: int) -> None:
+        net.order = orders[step % 4]
+
+    run(cluster, job_name, 40, adamw, each_step=shuffle, settings=settings(prefetch=2))
+
+
+@pytest.mark.parametrize("how", ["micro-batches", "one big batch"])
+def test_accumulated_micro_batches(cluster: Cluster, job_name: str, how: str) -> None:
+    """k micro-batches against torch with as many, and against torch with one big batch."""
+    net, reference = make_net(), make_net()
+    theirs = adamw(reference)
+    optimizer = offload(cluster, job_name, net, micro_batches=4)
+    for step in range(20):
+        parts = [batch(step, rank=micro) for micro in range(4)]
+        for part in parts:
+            (loss_of(net, part) / 4).backward()
+        assert optimizer.step().applied
+        theirs.zero_grad()
+        if how == "one big batch":
+            tokens, targets = zip(*parts)
+            loss_of(reference, (torch.cat(tokens), torch.cat(targets))).backward()
+        else:
+            for part in parts:
+                (loss_of(reference, part) / 4).backward()
+        theirs.step()
+    # One big batch rounds differently already in torch: compared with torch's own difference.
+    if how == "one big batch":
+        check = make_net()
+        check_optimizer = adamw(check)
+        for step in range(20):
+            check_optimizer.zero_grad()
+            for micro in range(4):
+                (loss_of(check, batch(step, rank=micro)) / 4).backward()
+            check_optimizer.step()
+        allowed = 2 * relative_difference(masters_of(check), masters_of(reference)) + 1e-6
+        assert relative_difference(optimizer.full_state_dict(), masters_of(reference)) <= allowed
+    else:
+        assert_close(optimizer.full_state_dict(), masters_of(reference))
+    optimizer.close()
+
+
+def test_evaluation_in_the_middle(cluster: Cluster, job_name: str) -> None:
+    def evaluate(net: Net, step: int) -> None:
+        with torch.no_grad():
+            assert not net(batch(500)[0]).isnan().any()
+
+    run(cluster, job_name, 20, adamw, each_step=evaluate)
+
+
+def test_bf16_on_the_wire_is_what_the_module_computes_with(cluster: Cluster, job_name: str) -> None:
+    net, reference = make_net(), make_net()
+    optimizer = offload(cluster, job_name, net, wire="bf16")
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.copy_(parameter.bfloat16().float())
+        assert torch.equal(net(batch(0)[0]), reference(batch(0)[0]))
+    loss_of(net, batch(0)).backward()
+    assert optimizer.step().applied
+    assert all(p.dtype is torch.float32 for p in net.parameters())
+    masters = optimizer.full_state_dict()  # not rounded to bf16
+    assert any(not torch.equal(m, m.bfloat16().float()) for m in masters.values())
+    optimizer.close()
+
+
+def test_bf16_modules(cluster: Cluster, job_name: str) -> None:
+    net = make_net()
+    net.blocks.to(torch.bfloat16)
+    net.blocks[0].register_forward_pre_hook(lambda _module, inputs: (inputs[0].bfloat16(),))
+    net.blocks[2].register_forward_hook(lambda _module, _inputs, output: output.float())
+    optimizer = offload(cluster, job_name, net, wire="bf16")
+    losses = []
+    for _ in range(30):
+        loss = loss_of(net, batch(0))
+        losses.append(loss.item())
+        loss.backward()
+        assert optimizer.step().applied
+    assert losses[-1] < losses[0] / 2
+    optimizer.close()
+
+
+def test_a_non_finite_loss_skips_the_step_and_names_the_tensor(
+        cluster: Cluster, job_name: str) -> None:
+    net = make_net()
+    optimizer = offload(cluster, job_name, net)
+    before = optimizer.full_state_dict()
+    (loss_of(net, batch(0)) * float("nan")).backward()
+    outcome = optimizer.step()
+    assert outcome.skipped and outcome.culprit
+    after = optimizer.full_state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    loss_of(net, batch(0)).backward()
+    assert optimizer.step().applied
+    optimizer.close()
+
+
+def test_the_same_inputs_give_the_same_bits_on_every_transport_and_cluster(
+        start_cluster: Callable[..., Cluster]) -> None:
+    results = []
+    for nodes, transport in [(1, "auto"), (1, "tcp"), (2, "auto"), (2, "tcp")]:
+        cluster = start_cluster(nodes=nodes)
+        net = make_net()
+        optimizer = offload(
+            cluster, f"job-{transport}", net, wire="bf16",
+            settings=settings(transport=transport, shard_elements=1024, slots_per_worker=4))
+        assert optimizer.session.info().shm_nodes == (0 if transport == "tcp" else nodes)
+        for step in range(10):
+            loss_of(net, batch(step)).backward()
+            optimizer.step()
+        results.append(optimizer.full_state_dict())
+        optimizer.close()
+    for other in results[1:]:
+        assert all(torch.equal(results[0][name], other[name]) for name in other)
+
+
+def test_a_worker_that_comes_back_finds_step_and_weights(cluster: Cluster, job_name: str) -> None:
+    net = make_net()
+    optimizer = offload(cluster, job_name, net)
+    for step in range(3):
+        loss_of(net, batch(step)).backward()
+        optimizer.step()
+    masters = optimizer.full_state_dict()
+    optimizer.close()
+    fresh = make_net(seed=9)  # its own weights are ignored
+    resumed = offload(cluster, job_name, fresh, settings=settings(restart_count=1))
+    assert resumed.current_step == 3
+    found = resumed.full_state_dict()
+    assert all(torch.equal(masters[name], found[name]) for name in masters)
+    resumed.close()

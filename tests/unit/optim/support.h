@@ -1,0 +1,201 @@
+// What the optimizer tests share: random data, buffers of every gradient dtype, a plain scalar
+// implementation in fp32 as the oracle for bits, and a walk over all compiled SIMD targets.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <hwy/highway.h>
+
+#include "server/optim/optimizer.h"
+
+namespace luwu::optim::testing {
+
+inline uint32_t Bits(float value) { return std::bit_cast<uint32_t>(value); }
+
+inline bool SameBits(const std::vector<float>& x, const std::vector<float>& y) {
+  return std::equal(x.begin(), x.end(), y.begin(), y.end(),
+                    [](float a, float b) { return Bits(a) == Bits(b); });
+}
+
+class Random {
+ public:
+  explicit Random(uint64_t seed) : engine_(seed) {}
+  // Normal, times a power of ten drawn from 10^-4..1: gradients differ in scale.
+  float Gradient() {
+    return static_cast<float>(normal_(engine_) * std::pow(10.0, -4 * uniform_(engine_)));
+  }
+  float Weight() { return static_cast<float>(normal_(engine_)); }
+  uint64_t Below(uint64_t limit) { return engine_() % limit; }
+
+ private:
+  std::mt19937_64 engine_;
+  std::normal_distribution<double> normal_{0, 1};
+  std::uniform_real_distribution<double> uniform_{0, 1};
+};
+
+// `count` elements in `dtype`, starting `skew` elements after a 16-byte boundary and ending where
+// the allocation ends, so that a read beyond the range is seen by the address sanitizer.
+class GradientBuffer {
+ public:
+  GradientBuffer(DType dtype, uint64_t count, uint64_t skew = 0)
+      : dtype_(dtype), count_(count), skew_(skew), storage_((count + skew) * DTypeBytes(dtype)) {}
+
+  void Set(uint64_t i, float value) {
+    switch (dtype_) {
+      case DType::kBFloat16:
+        return Store(i, FloatToBFloat16(value));
+      case DType::kFloat16:
+        return Store(i, FloatToFloat16(value));
+      default:
+        return Store(i, value);
+    }
+  }
+  void SetBits16(uint64_t i, uint16_t bits) { Store(i, bits); }
+  void Fill(Random& random) {
+    for (uint64_t i = 0; i < count_; ++i) Set(i, random.Gradient());
+  }
+  float Get(uint64_t i) const {
+    if (dtype_ == DType::kFloat32) return Load<float>(i);
+    const uint16_t bits = Load<uint16_t>(i);
+    return dtype_ == DType::kBFloat16 ? BFloat16ToFloat(bits) : Float16ToFloat(bits);
+  }
+  GradientSource source() const { return {data(), dtype_}; }
+
+ private:
+  const std::byte* data() const { return storage_.data() + skew_ * DTypeBytes(dtype_); }
+  std::byte* data() { return storage_.data() + skew_ * DTypeBytes(dtype_); }
+  template <class T>
+  void Store(uint64_t i, T value) {
+    std::memcpy(data() + i * sizeof(T), &value, sizeof(T));
+  }
+  template <class T>
+  T Load(uint64_t i) const {
+    T value;
+    std::memcpy(&value, data() + i * sizeof(T), sizeof(T));
+    return value;
+  }
+
+  DType dtype_;
+  uint64_t count_;
+  uint64_t skew_;
+  std::vector<std::byte> storage_;
+};
+
+// Named optimizer settings that between them reach every branch.
+struct Setting {
+  std::string name;
+  OptimizerSpec optimizer;
+  HyperParameters hyper;
+};
+
+inline std::vector<Setting> AllSettings() {
+  const OptimizerSpec adamw{OptimizerKind::kAdamW, false};
+  const OptimizerSpec sgd{OptimizerKind::kSgd, false};
+  const OptimizerSpec sgd_momentum{OptimizerKind::kSgd, true};
+  HyperParameters adam;
+  adam.lr = 1e-3;
+  adam.weight_decay = 0.01;
+  adam.beta1 = 0.9;
+  adam.beta2 = 0.999;
+  adam.eps = 1e-8;
+  HyperParameters adam_no_decay = adam;
+  adam_no_decay.weight_decay = 0;
+  adam_no_decay.beta2 = 0.95;
+  HyperParameters plain;
+  plain.lr = 1e-2;
+  HyperParameters decay = plain;
+  decay.weight_decay = 0.02;
+  HyperParameters momentum = decay;
+  momentum.momentum = 0.9;
+  HyperParameters dampened = momentum;
+  dampened.dampening = 0.25;
+  HyperParameters nesterov = momentum;
+  nesterov.nesterov = true;
+  return {{"adamw", adamw, adam},
+          {"adamw_no_decay", adamw, adam_no_decay},
+          {"sgd", sgd, plain},
+          {"sgd_decay", sgd, decay},
+          {"sgd_momentum", sgd_momentum, momentum},
+          {"sgd_dampened", sgd_momentum, dampened},
+          {"sgd_nesterov", sgd_momentum, nesterov},
+          {"sgd_momentum_zero_this_step", sgd_momentum, decay}};
+}
+
+struct State {
+  std::vector<float> arrays[kStateArraysMax];
+
+  State() = default;
+  State(uint64_t count, Random& random) {
+    for (auto& array : arrays) array.resize(count);
+    for (uint64_t i = 0; i < count; ++i) {
+      arrays[0][i] = random.Weight();
+      arrays[1][i] = random.Gradient();
+      arrays[2][i] = std::abs(random.Gradient());
+    }
+  }
+  StatePointers pointers() { return {arrays[0].data(), arrays[1].data(), arrays[2].data()}; }
+};
+
+// One element, one rounding per operation, written from the formulas in adamw.h and sgd.h.
+inline void ScalarUpdate(const Setting& s, uint64_t applied, float g, float* state) {
+  const HyperParameters& h = s.hyper;
+  float& p = state[0];
+  if (s.optimizer.kind == OptimizerKind::kAdamW) {
+    const double t = static_cast<double>(applied + 1);
+    const float step_size = static_cast<float>(h.lr / (1 - std::pow(h.beta1, t)));
+    const float root = static_cast<float>(std::sqrt(1 - std::pow(h.beta2, t)));
+    p = p * static_cast<float>(1 - h.lr * h.weight_decay);
+    state[1] = state[1] * static_cast<float>(h.beta1) + static_cast<float>(1 - h.beta1) * g;
+    const float weighted = static_cast<float>(1 - h.beta2) * g;
+    state[2] = state[2] * static_cast<float>(h.beta2) + weighted * g;
+    const float denominator = std::sqrt(state[2]) / root + static_cast<float>(h.eps);
+    p = p + (-step_size * state[1]) / denominator;
+    return;
+  }
+  if (h.weight_decay != 0) g = g + static_cast<float>(h.weight_decay) * p;
+  if (s.optimizer.sgd_momentum && h.momentum != 0) {
+    const float momentum = static_cast<float>(h.momentum);
+    const float kept = state[1] * momentum;
+    state[1] = applied == 0 ? g : kept + static_cast<float>(1 - h.dampening) * g;
+    g = h.nesterov ? g + momentum * state[1] : state[1];
+  }
+  p = p - static_cast<float>(h.lr) * g;
+}
+
+inline float ScalarSum(const std::vector<GradientBuffer>& gradients, uint64_t i, float scale) {
+  float sum = gradients[0].Get(i);
+  for (size_t k = 1; k < gradients.size(); ++k) sum = sum + gradients[k].Get(i);
+  return sum * scale;
+}
+
+inline uint32_t ServedBits(DType dtype, float value) {
+  if (dtype == DType::kFloat32) return Bits(value);
+  return dtype == DType::kBFloat16 ? FloatToBFloat16(value) : FloatToFloat16(value);
+}
+
+inline std::vector<GradientSource> SourcesOf(const std::vector<GradientBuffer>& gradients) {
+  std::vector<GradientSource> sources;
+  sources.reserve(gradients.size());
+  for (const GradientBuffer& gradient : gradients) sources.push_back(gradient.source());
+  return sources;
+}
+
+// Runs `body` once per SIMD target that was compiled and that this CPU has.
+inline void ForEachTarget(const std::function<void(const std::string&)>& body) {
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    hwy::SetSupportedTargetsForTest(target);
+    body(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(0);
+  }
+}
+
+inline constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+
+}  // namespace luwu::optim::testing

@@ -1,0 +1,220 @@
+// The daemon's configuration: what it accepts, what it refuses and where it says the error is.
+#include "server/config.h"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace luwu {
+namespace {
+
+// 13 lines; the table of errors below counts on them.
+constexpr char kGood[] =
+    "[node]\n"                       // 1
+    "name = \"b\"\n"                 // 2
+    "[memory]\n"                     // 3
+    "budget = \"512MiB\"\n"          // 4
+    "[[nodes]]\n"                    // 5
+    "name = \"a\"\n"                 // 6
+    "control = \"10.0.0.1:7070\"\n"  // 7
+    "data = \"10.0.0.1:7071\"\n"     // 8
+    "[[nodes]]\n"                    // 9
+    "name = \"b\"\n"                 // 10
+    "weight = 3\n"                   // 11
+    "control = \"10.0.0.2:7070\"\n"  // 12
+    "data = \"10.0.0.2:7071\"\n";    // 13
+
+std::string With(const std::string& what, const std::string& by) {
+  std::string text = kGood;
+  const size_t at = text.find(what);
+  EXPECT_NE(at, std::string::npos) << what;
+  return text.replace(at, what.size(), by);
+}
+
+TEST(Config, TakesEveryKey) {
+  const std::string text = std::string(kGood) +
+                           "shm = \"/run/b.sock\"\n[optimizer]\nthreads = 3\n[session]\n"
+                           "heartbeat_ms = 100\nlease_ms = 400\n[log]\nlevel = \"debug\"\n"
+                           "journald = true\n";
+  const StatusOr<DaemonConfig> config = ParseConfig(text, "c.toml");
+  ASSERT_TRUE(config.ok()) << ToString(config.status());
+  const DaemonConfig expected = {
+      .nodes = {{.name = "a",
+                 .weight = 1,
+                 .control_address = "10.0.0.1:7070",
+                 .data_address = "10.0.0.1:7071",
+                 .shm_path = ""},
+                {.name = "b",
+                 .weight = 3,
+                 .control_address = "10.0.0.2:7070",
+                 .data_address = "10.0.0.2:7071",
+                 .shm_path = "/run/b.sock"}},
+      .self = 1,
+      .memory_budget_bytes = 512 * kMiB,
+      .optimizer_threads = 3,
+      .heartbeat_ms = 100,
+      .lease_ms = 400,
+      .log_level = LogLevel::kDebug,
+      .journald = true,
+  };
+  EXPECT_EQ(*config, expected);
+}
+
+TEST(Config, OptionalKeysHaveTheirDefaults) {
+  const StatusOr<DaemonConfig> config = ParseConfig(kGood, "c.toml");
+  ASSERT_TRUE(config.ok()) << ToString(config.status());
+  EXPECT_EQ(config->optimizer_threads, 0u);
+  EXPECT_EQ(config->heartbeat_ms, 5000u);
+  EXPECT_EQ(config->lease_ms, 15000u);
+  EXPECT_EQ(config->log_level, LogLevel::kInfo);
+  EXPECT_FALSE(config->journald);
+}
+
+struct BadConfig {
+  const char* what;
+  const char* by;
+  const char* where;  // how a line of the error begins
+  const char* says;   // what else it contains
+};
+
+TEST(Config, RefusesWithLineAndHint) {
+  const BadConfig cases[] = {
+      // unknown keys
+      {"budget", "bugdet", "c.toml:4:", "budget"},
+      {"weight = 3", "wieght = 3", "c.toml:11:", "weight"},
+      {"[memory]", "[memroy]", "c.toml:3:", "memroy"},
+      {"[memory]", "speed = 1\n[memory]", "c.toml:3:", "speed"},
+      // wrong types
+      {"budget = \"512MiB\"", "budget = true", "c.toml:4:", "budget"},
+      {"budget = \"512MiB\"", "budget = 1.5", "c.toml:4:", "budget"},
+      {"weight = 3", "weight = \"3\"", "c.toml:11:", "weight"},
+      {"name = \"b\"", "name = 7", "c.toml:2:", "name"},
+      {"[node]\nname = \"b\"", "node = \"b\"", "c.toml:1:", "node"},
+      // out of range
+      {"512MiB", "1KiB", "c.toml:4:", "16"},
+      {"512MiB", "999999TiB", "c.toml:4:", "budget"},
+      {"weight = 3", "weight = 1001", "c.toml:11:", "1000"},
+      {"weight = 3", "weight = -1", "c.toml:11:", "weight"},
+      {"[memory]", "[session]\nlease_ms = 1\n[memory]", "c.toml:4:", "lease_ms"},
+      {"[memory]", "[optimizer]\nthreads = 99999\n[memory]", "c.toml:4:", "1024"},
+      {"[memory]", "[log]\nlevel = \"loud\"\n[memory]", "c.toml:4:", "warning"},
+      // missing
+      {"budget = \"512MiB\"\n", "", "c.toml", "budget"},
+      {"name = \"b\"\n", "", "c.toml", "name"},
+      {"control = \"10.0.0.2:7070\"\n", "", "c.toml", "control"},
+      // wrong together
+      {"[memory]", "[session]\nheartbeat_ms = 900\nlease_ms = 1000\n[memory]",
+       "c.toml:5:", "two heartbeats"},
+      {"name = \"b\"", "name = \"c\"", "c.toml:2:", "a, b"},
+      {"name = \"a\"", "name = \"b\"", "c.toml", "twice"},
+      {"10.0.0.1:7070", "10.0.0.2:7070", "c.toml", "10.0.0.2:7070"},
+      // addresses
+      {"10.0.0.2:7071", "10.0.0.2", "c.toml:13:", "host:port"},
+      {"10.0.0.2:7071", "10.0.0.2:70710", "c.toml:13:", "65535"},
+      {"10.0.0.2:7071", "10.0.0.2:", "c.toml:13:", "65535"},
+      {"10.0.0.2:7071", ":7071", "c.toml:13:", "host:port"},
+      {"10.0.0.2:7071", "fe80::1:7071", "c.toml:13:", "[address]"},
+      {"10.0.0.2:7071", "10.0.0.2:0", "c.toml:13:", "port 0"},
+      {"10.0.0.2:7070", "0.0.0.0:7070", "c.toml:12:", "dial"},
+      {"weight = 3", "shm = \"relative.sock\"", "c.toml:11:", "absolute"},
+      // not TOML
+      {"[memory]", "[memory", "c.toml:3", ""},
+      {"weight = 3", "weight = 3\nweight = 4", "c.toml:12", ""},
+  };
+  for (const BadConfig& c : cases) {
+    const StatusOr<DaemonConfig> config = ParseConfig(With(c.what, c.by), "c.toml");
+    ASSERT_FALSE(config.ok()) << c.what << " -> " << c.by;
+    EXPECT_EQ(CodeOf(config.status()), ErrorCode::kInvalidArgument);
+    const std::string message = MessageOf(config.status());
+    EXPECT_NE(("\n" + message).find("\n" + std::string(c.where)), std::string::npos)
+        << c.by << ": " << message;
+    EXPECT_NE(message.find(c.says), std::string::npos) << c.by << ": " << message;
+  }
+}
+
+TEST(Config, ReportsAllErrorsAtOnce) {
+  std::string text = With("budget", "bugdet");
+  text.replace(text.find("weight = 3"), 10, "weight = 1001");
+  const std::string message = MessageOf(ParseConfig(text, "c.toml").status());
+  EXPECT_NE(message.find("c.toml:4:"), std::string::npos) << message;
+  EXPECT_NE(message.find("c.toml:11:"), std::string::npos) << message;
+}
+
+TEST(Config, NeedsANodeList) {
+  const std::string text = "[node]\nname = \"b\"\n[memory]\nbudget = \"512MiB\"\n";
+  const StatusOr<DaemonConfig> config = ParseConfig(text, "c.toml");
+  ASSERT_FALSE(config.ok());
+  EXPECT_NE(MessageOf(config.status()).find("[[nodes]]"), std::string::npos);
+}
+
+TEST(Config, ASingleNodeMayLeaveThePortsToTheSystem) {
+  const StatusOr<DaemonConfig> config = ParseConfig(
+      "[node]\nname=\"b\"\n[memory]\nbudget=\"512MiB\"\n[[nodes]]\nname=\"b\"\n"
+      "control=\"127.0.0.1:0\"\ndata=\"127.0.0.1:0\"\n",
+      "c.toml");
+  EXPECT_TRUE(config.ok()) << ToString(config.status());
+}
+
+TEST(Config, AMissingFileIsNamed) {
+  const StatusOr<DaemonConfig> config = LoadConfig("/nowhere/luwud.toml");
+  ASSERT_FALSE(config.ok());
+  EXPECT_EQ(CodeOf(config.status()), ErrorCode::kNotFound);
+  EXPECT_NE(MessageOf(config.status()).find("/nowhere/luwud.toml"), std::string::npos);
+}
+
+TEST(Config, TheSampleFileIsValid) {
+  const StatusOr<DaemonConfig> config = LoadConfig(LUWU_SAMPLE_CONFIG);
+  ASSERT_TRUE(config.ok()) << ToString(config.status());
+  EXPECT_EQ(config->nodes.size(), 2u);
+}
+
+TEST(Config, WhatIsDumpedIsReadBackEqual) {
+  DaemonConfig config = *ParseConfig(kGood, "c.toml");
+  config.nodes[0].shm_path = "/tmp/with \"quotes\" and \\ back\tslash.sock";
+  config.nodes[1].data_address.clear();
+  config.nodes[1].shm_path = "/tmp/b.sock";
+  config.optimizer_threads = 7;
+  config.heartbeat_ms = 123;
+  config.lease_ms = 456;
+  config.log_level = LogLevel::kOff;
+  config.journald = true;
+  config.memory_budget_bytes = 123456789;
+  const StatusOr<DaemonConfig> again = ParseConfig(DumpConfig(config), "dump");
+  ASSERT_TRUE(again.ok()) << ToString(again.status()) << "\n" << DumpConfig(config);
+  EXPECT_EQ(*again, config);
+}
+
+TEST(QuickStart, TakesTheNextPortForData) {
+  const StatusOr<DaemonConfig> config =
+      QuickStartConfig({.listen = "127.0.0.1:7070", .memory_bytes = kGiB});
+  ASSERT_TRUE(config.ok()) << ToString(config.status());
+  EXPECT_EQ(config->node().name, "local");
+  EXPECT_EQ(config->node().control_address, "127.0.0.1:7070");
+  EXPECT_EQ(config->node().data_address, "127.0.0.1:7071");
+  EXPECT_NE(config->node().shm_path, "");
+  EXPECT_EQ(config->memory_budget_bytes, kGiB);
+}
+
+TEST(QuickStart, RefusesByFlag) {
+  struct Case {
+    QuickStart options;
+    const char* says;
+  };
+  const Case cases[] = {
+      {{.listen = "7070", .memory_bytes = kGiB}, "--listen"},
+      {{.listen = "0.0.0.0:7070", .memory_bytes = kGiB}, "--listen"},
+      {{.listen = "127.0.0.1:65535", .memory_bytes = kGiB}, "--data"},
+      {{.listen = "127.0.0.1:7070", .data = "x", .memory_bytes = kGiB}, "--data"},
+      {{.listen = "127.0.0.1:7070", .shm = "x", .memory_bytes = kGiB}, "--shm"},
+      {{.listen = "127.0.0.1:7070", .memory_bytes = 1}, "--memory"},
+  };
+  for (const Case& c : cases) {
+    const StatusOr<DaemonConfig> config = QuickStartConfig(c.options);
+    ASSERT_FALSE(config.ok()) << c.says;
+    EXPECT_NE(MessageOf(config.status()).find(c.says), std::string::npos)
+        << ToString(config.status());
+  }
+}
+
+}  // namespace
+}  // namespace luwu

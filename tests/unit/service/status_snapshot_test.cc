@@ -1,0 +1,154 @@
+// Which checks the daemon raises for which state, and when they go away again.
+#include "server/service/status_snapshot.h"
+
+#include <gtest/gtest.h>
+
+namespace luwu {
+namespace {
+
+class FakeClock final : public Clock {
+ public:
+  TimePoint Now() const override { return now_; }
+  void Advance(uint64_t ms) { now_ += Milliseconds(ms); }
+
+ private:
+  TimePoint now_ = TimePoint(std::chrono::hours(1));
+};
+
+class StatusSnapshotTest : public testing::Test {
+ protected:
+  StatusSnapshotTest() : collector_(MakeSources()) {
+    job_.name = "gpt";
+    job_.epoch = 7;
+    job_.state = JobState::kTraining;
+    job_.current_step = 5;
+    job_.world_size = 2;
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      WorkerSnapshot worker;
+      worker.rank = rank;
+      worker.host = "gpu-" + std::to_string(rank);
+      worker.pid = 100 + rank;
+      worker.lease_left_ms = 900;
+      worker.last_step = 5;
+      worker.pushed_bytes = 10;
+      job_.workers.push_back(worker);
+    }
+  }
+
+  StatusCollector::Sources MakeSources() {
+    StatusCollector::Sources sources;
+    sources.constants.node = "n0";
+    sources.constants.memory_budget_bytes = 1000;
+    sources.jobs = [this] { return std::vector<JobSnapshot>{job_}; };
+    sources.memory_used_bytes = [this] { return used_; };
+    sources.lease_ms = 1000;
+    sources.clock = &clock_;
+    return sources;
+  }
+
+  // The only check there must be, or the test fails.
+  StatusCheck OnlyCheck() {
+    const DaemonSnapshot snapshot = collector_.Collect();
+    EXPECT_EQ(snapshot.checks.size(), 1u);
+    if (snapshot.checks.empty()) return {};
+    EXPECT_EQ(snapshot.overall, snapshot.checks[0].severity);
+    EXPECT_NE(snapshot.checks[0].hint, "");
+    return snapshot.checks[0];
+  }
+
+  FakeClock clock_;
+  JobSnapshot job_;
+  uint64_t used_ = 0;
+  StatusCollector collector_;
+};
+
+TEST_F(StatusSnapshotTest, AllIsWellWithoutChecks) {
+  clock_.Advance(1234);
+  const DaemonSnapshot snapshot = collector_.Collect();
+  EXPECT_EQ(snapshot.overall, Severity::kOk);
+  EXPECT_TRUE(snapshot.checks.empty());
+  EXPECT_EQ(snapshot.node, "n0");
+  EXPECT_EQ(snapshot.uptime_ms, 1234u);
+  EXPECT_EQ(snapshot.jobs.size(), 1u);
+}
+
+TEST_F(StatusSnapshotTest, ALostWorkerIsNamedByRankHostAndPid) {
+  job_.workers[1].lease_left_ms = 0;
+  const StatusCheck check = OnlyCheck();
+  EXPECT_EQ(check.name, "WORKER_LOST");
+  EXPECT_EQ(check.severity, Severity::kErr);
+  for (const char* part : {"gpt", "rank 1", "gpu-1", "pid 101"}) {
+    EXPECT_NE(check.summary.find(part), std::string::npos) << check.summary;
+  }
+}
+
+TEST_F(StatusSnapshotTest, AFailedJobIsAnError) {
+  job_.state = JobState::kFailed;
+  EXPECT_EQ(OnlyCheck().name, "JOB_FAILED");
+  EXPECT_EQ(OnlyCheck().severity, Severity::kErr);
+}
+
+TEST_F(StatusSnapshotTest, MemoryIsNearlyFullAboveNineTenths) {
+  used_ = 900;
+  EXPECT_TRUE(collector_.Collect().checks.empty());
+  used_ = 901;
+  EXPECT_EQ(OnlyCheck().name, "MEMORY_NEARFULL");
+  EXPECT_EQ(OnlyCheck().severity, Severity::kWarn);
+}
+
+TEST_F(StatusSnapshotTest, AnOpenStepWithoutProgressForLongerThanTheLeaseIsStalled) {
+  collector_.Observe();
+  clock_.Advance(1000);
+  collector_.Observe();
+  EXPECT_TRUE(collector_.Collect().checks.empty());
+  clock_.Advance(1);
+  EXPECT_EQ(OnlyCheck().name, "STEP_STALLED");
+}
+
+TEST_F(StatusSnapshotTest, AnyProgressEndsAStall) {
+  collector_.Observe();
+  clock_.Advance(1001);
+  EXPECT_EQ(OnlyCheck().name, "STEP_STALLED");
+  job_.workers[0].pushed_bytes += 1;
+  collector_.Observe();
+  EXPECT_TRUE(collector_.Collect().checks.empty());
+  clock_.Advance(1001);
+  EXPECT_EQ(OnlyCheck().name, "STEP_STALLED");
+}
+
+TEST_F(StatusSnapshotTest, BetweenStepsNothingIsStalled) {
+  for (WorkerSnapshot& worker : job_.workers) worker.last_step = 4;
+  collector_.Observe();
+  clock_.Advance(5000);
+  collector_.Observe();
+  EXPECT_TRUE(collector_.Collect().checks.empty());
+}
+
+TEST_F(StatusSnapshotTest, AJobThatWaitsForItsFirstStepIsNotStalled) {
+  job_.current_step = 0;
+  for (WorkerSnapshot& worker : job_.workers) {
+    worker.last_step = 0;
+    worker.pushed_bytes = 0;
+  }
+  collector_.Observe();
+  clock_.Advance(5000);
+  EXPECT_TRUE(collector_.Collect().checks.empty());
+}
+
+TEST_F(StatusSnapshotTest, ARecreatedJobDoesNotInheritAStall) {
+  collector_.Observe();
+  clock_.Advance(1001);
+  job_.epoch = 8;
+  EXPECT_TRUE(collector_.Collect().checks.empty());
+}
+
+TEST_F(StatusSnapshotTest, TheWorstCheckIsTheOverallSeverity) {
+  used_ = 1000;
+  job_.workers[0].lease_left_ms = 0;
+  const DaemonSnapshot snapshot = collector_.Collect();
+  EXPECT_EQ(snapshot.checks.size(), 2u);
+  EXPECT_EQ(snapshot.overall, Severity::kErr);
+}
+
+}  // namespace
+}  // namespace luwu
