@@ -31,13 +31,14 @@ function(luwu_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
+  set(labels ${ARG_LABELS} cxx)  # cxx: every GoogleTest program, what the sanitizers run
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE luwu_options ${ARG_DEPS} GTest::gtest GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
-  # luwu_tests_unit, luwu_tests_system, ... build the tests of one label.
-  foreach(label IN LISTS ARG_LABELS)
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT})
+  # luwu_tests_unit, luwu_tests_cxx, ... build the programs of one label.
+  foreach(label IN LISTS labels)
     if(NOT TARGET luwu_tests_${label})
       add_custom_target(luwu_tests_${label})
     endif()

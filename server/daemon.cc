@@ -1,5 +1,6 @@
 #include "server/daemon.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>

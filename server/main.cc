@@ -134,9 +134,9 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    return Fail(luwu::Error(luwu::ErrorCode::kInvalidArgument, "{}; --help tells more",
-                            error.what()),
-                kExitUsage);
+    return Fail(
+        luwu::Error(luwu::ErrorCode::kInvalidArgument, "{}; --help tells more", error.what()),
+        kExitUsage);
   }
   const luwu::StatusOr<luwu::DaemonConfig> config = MakeConfig(&flags);
   if (!config.ok()) return Fail(config.status(), kExitUsage);

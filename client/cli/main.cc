@@ -39,9 +39,8 @@ Frame HealthFrame(const Options& options, Cluster* cluster) {
   if (frame.exit_code == kExitOk && !std::all_of(reports.begin(), reports.end(), serves)) {
     frame.exit_code = kExitUnhealthy;
   }
-  frame.text = options.json
-                   ? rpc::JsonText(HealthJson(reports), options.watch_s ? -1 : 2) + "\n"
-                   : HealthTable(reports);
+  frame.text = options.json ? rpc::JsonText(HealthJson(reports), options.watch_s ? -1 : 2) + "\n"
+                            : HealthTable(reports);
   return frame;
 }
 

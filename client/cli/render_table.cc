@@ -27,9 +27,7 @@ std::string SeverityWord(v1::Severity severity) {
   }
 }
 
-std::string NameOf(const NodeStatus& node) {
-  return node.name.empty() ? kUnknownName : node.name;
-}
+std::string NameOf(const NodeStatus& node) { return node.name.empty() ? kUnknownName : node.name; }
 
 std::string OrDash(const std::string& text) { return text.empty() ? kUnknownName : text; }
 
@@ -66,8 +64,8 @@ std::string ChecksTable(const std::vector<NodeStatus>& nodes) {
     for (const v1::Check& check : node.status->checks()) {
       if (check.severity() == v1::SEVERITY_OK) continue;
       const std::string hint = check.hint().empty() ? "" : fmt::format(" ({})", check.hint());
-      table.AddRow({NameOf(node), SeverityWord(check.severity()), check.name(),
-                    check.summary() + hint});
+      table.AddRow(
+          {NameOf(node), SeverityWord(check.severity()), check.name(), check.summary() + hint});
     }
   }
   return table.empty() ? "" : "\n" + table.Render();
@@ -107,8 +105,9 @@ struct JobTotals {
     }
   }
   std::string Workers() const {
-    const auto everywhere = std::count_if(live_on_nodes.begin(), live_on_nodes.end(),
-                                          [this](const auto& rank) { return rank.second == nodes; });
+    const auto everywhere =
+        std::count_if(live_on_nodes.begin(), live_on_nodes.end(),
+                      [this](const auto& rank) { return rank.second == nodes; });
     return fmt::format("{}/{}", everywhere, world_size);
   }
   // Nodes commit a step one after the other, so for a moment they may differ.
@@ -215,8 +214,8 @@ std::string HealthTable(const std::vector<HealthReport>& reports) {
   for (const HealthReport& report : reports) {
     const NodeStatus& node = report.node;
     if (!node.status.ok()) {
-      table.AddRow({NameOf(node), node.address, report.health, "ERR",
-                    Reason(node.status.status())});
+      table.AddRow(
+          {NameOf(node), node.address, report.health, "ERR", Reason(node.status.status())});
       continue;
     }
     std::string what;
@@ -224,8 +223,8 @@ std::string HealthTable(const std::vector<HealthReport>& reports) {
       if (check.severity() == v1::SEVERITY_OK) continue;
       what += fmt::format("{}{}: {}", what.empty() ? "" : "; ", check.name(), check.summary());
     }
-    table.AddRow({NameOf(node), node.address, report.health,
-                  SeverityWord(node.status->overall()), OrDash(what)});
+    table.AddRow({NameOf(node), node.address, report.health, SeverityWord(node.status->overall()),
+                  OrDash(what)});
   }
   return table.Render();
 }
@@ -234,9 +233,10 @@ std::string DeleteText(const std::string& job, const std::vector<DeleteReport>& 
   std::string out;
   for (const DeleteReport& report : reports) {
     if (report.status.ok()) {
-      out += Printable(fmt::format("job {} deleted on {} ({})", job,
-                                   report.name.empty() ? kUnknownName : report.name,
-                                   report.address)) + "\n";
+      out +=
+          Printable(fmt::format("job {} deleted on {} ({})", job,
+                                report.name.empty() ? kUnknownName : report.name, report.address)) +
+          "\n";
     }
   }
   return out;

@@ -31,8 +31,9 @@ size_t Columns(std::string_view text);         // width on a terminal: code poin
 // The first `columns` code points.
 std::string_view CutToColumns(std::string_view text, size_t columns);
 
-std::string ShortBytes(uint64_t bytes);       // "512 B", "1.5 GiB"
-std::string ShortCount(uint64_t count);       // "950", "12.4 M"
-std::string ShortDuration(uint64_t time_ms);  // "0.4 s", "12 s", "3 min 20 s", "2 h 5 min", "4 d 3 h"
+std::string ShortBytes(uint64_t bytes);  // "512 B", "1.5 GiB"
+std::string ShortCount(uint64_t count);  // "950", "12.4 M"
+std::string ShortDuration(
+    uint64_t time_ms);  // "0.4 s", "12 s", "3 min 20 s", "2 h 5 min", "4 d 3 h"
 
 }  // namespace luwu::cli

@@ -56,9 +56,18 @@ Status PreparePush(const Session& session, uint32_t layer, const SegmentArray& i
   return luwu::client::CheckCoverage(spec, *out);
 }
 
-Status GiveOut(std::shared_ptr<Operation> operation, luwu_op* op) {
-  ASSIGN_OR_RETURN(*op, Library::Get().operations().Add(std::move(operation)));
-  return OkStatus();
+// Starts an operation under a handle that exists first: once it runs, the caller must know it.
+template <typename Start>
+Status GiveOut(luwu_op* op, const Start& start) {
+  const auto operation = std::make_shared<Operation>();
+  ASSIGN_OR_RETURN(const luwu_op handle, Library::Get().operations().Add(operation));
+  const Status started = start(operation);
+  if (started.ok()) {
+    *op = handle;
+  } else {
+    Library::Get().operations().Remove(handle);
+  }
+  return started;
 }
 
 // Takes the result of a finished operation and ends its handle.
@@ -95,19 +104,18 @@ int32_t luwu_fetch(luwu_session session, uint32_t layer, uint64_t version,
 }
 
 int32_t luwu_fetch_async(luwu_session session, uint32_t layer, uint64_t version,
-                         const luwu_segment* segments, uint32_t segment_count,
-                         uint32_t timeout_ms, luwu_op* op) {
+                         const luwu_segment* segments, uint32_t segment_count, uint32_t timeout_ms,
+                         luwu_op* op) {
   return Guarded([&]() -> Status {
     ASSIGN_OR_RETURN(const auto found, FindForLayer(session, layer));
     RETURN_IF_ERROR(luwu::client::CheckOut(op, "op"));
     *op = 0;
     std::vector<Segment> prepared;
     RETURN_IF_ERROR(Prepare(*found, layer, {segments, segment_count}, &prepared));
-    Status refused;
-    auto operation = found->FetchAsync({layer, version, DeadlineAfter(timeout_ms)},
-                                       std::move(prepared), &refused);
-    RETURN_IF_ERROR(refused);
-    return GiveOut(std::move(operation), op);
+    const luwu::client::FetchCall call{layer, version, DeadlineAfter(timeout_ms)};
+    return GiveOut(op, [&](const std::shared_ptr<Operation>& operation) {
+      return found->StartFetch(operation, call, std::move(prepared));
+    });
   });
 }
 
@@ -147,8 +155,7 @@ int32_t luwu_push(luwu_session session, uint32_t layer, const luwu_segment* segm
 }
 
 int32_t luwu_push_async(luwu_session session, uint32_t layer, const luwu_segment* segments,
-                        uint32_t segment_count, uint32_t flags, uint32_t timeout_ms,
-                        luwu_op* op) {
+                        uint32_t segment_count, uint32_t flags, uint32_t timeout_ms, luwu_op* op) {
   return Guarded([&]() -> Status {
     ASSIGN_OR_RETURN(const auto found, FindForLayer(session, layer));
     RETURN_IF_ERROR(luwu::client::CheckOut(op, "op"));
@@ -156,12 +163,11 @@ int32_t luwu_push_async(luwu_session session, uint32_t layer, const luwu_segment
     ASSIGN_OR_RETURN(const bool close, ToClose(flags));
     std::vector<Segment> prepared;
     RETURN_IF_ERROR(PreparePush(*found, layer, {segments, segment_count}, &prepared));
-    Status refused;
-    auto operation = found->PushAsync(
-        {.layer = layer, .close = close, .deadline = DeadlineAfter(timeout_ms)},
-        std::move(prepared), &refused);
-    RETURN_IF_ERROR(refused);
-    return GiveOut(std::move(operation), op);
+    const luwu::client::PushCall call{
+        .layer = layer, .close = close, .deadline = DeadlineAfter(timeout_ms)};
+    return GiveOut(op, [&](const std::shared_ptr<Operation>& operation) {
+      return found->StartPush(operation, call, std::move(prepared));
+    });
   });
 }
 
@@ -194,19 +200,22 @@ int32_t luwu_push_inplace_begin(luwu_session session, uint32_t layer, uint64_t o
                                           .offset = offset,
                                           .pieces_max = capacity,
                                           .timeout_ms = timeout_ms}));
+    const StatusOr<luwu_op> handle = Library::Get().operations().Add(operation);
+    if (!handle.ok()) found->AbandonInPlace(*operation);
+    RETURN_IF_ERROR(handle.status());
     const uint64_t width = luwu::DTypeBytes(found->spec().gradient_dtype);
     for (const auto& piece : operation->run().pieces) {
       pieces[(*piece_count)++] = {piece.payload.data(), piece.shard->range.first,
                                   piece.payload.size() / width};
     }
-    return GiveOut(operation, op);
+    *op = *handle;
+    return OkStatus();
   });
 }
 
 int32_t luwu_push_inplace_end(luwu_op op) {
   return Guarded([&]() -> Status {
-    ASSIGN_OR_RETURN(const std::shared_ptr<Operation> operation,
-                     Library::Get().FindOperation(op));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Operation> operation, Library::Get().FindOperation(op));
     const auto in_place = std::dynamic_pointer_cast<InPlaceOperation>(operation);
     if (in_place == nullptr) {
       return Error(ErrorCode::kBadHandle, "{:#x} is not from luwu_push_inplace_begin", op);
@@ -221,8 +230,7 @@ int32_t luwu_push_inplace_end(luwu_op op) {
 
 int32_t luwu_wait(luwu_op op, uint32_t timeout_ms) {
   return Guarded([&]() -> Status {
-    ASSIGN_OR_RETURN(const std::shared_ptr<Operation> operation,
-                     Library::Get().FindOperation(op));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Operation> operation, Library::Get().FindOperation(op));
     RETURN_IF_ERROR(CheckEnded(*operation));
     if (operation->WaitUntil(DeadlineAfter(timeout_ms))) return TakeResult(op);
     return Error(ErrorCode::kDeadline, "the operation is not done after {} ms", timeout_ms);
@@ -232,8 +240,7 @@ int32_t luwu_wait(luwu_op op, uint32_t timeout_ms) {
 int32_t luwu_test(luwu_op op) {
   bool in_progress = false;
   const int32_t result = Guarded([&]() -> Status {
-    ASSIGN_OR_RETURN(const std::shared_ptr<Operation> operation,
-                     Library::Get().FindOperation(op));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Operation> operation, Library::Get().FindOperation(op));
     RETURN_IF_ERROR(CheckEnded(*operation));
     in_progress = !operation->done();
     return in_progress ? OkStatus() : TakeResult(op);

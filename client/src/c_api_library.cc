@@ -17,7 +17,8 @@ struct UserSink {
   void* context LUWU_GUARDED_BY(mutex) = nullptr;
 };
 UserSink& TheUserSink() {
-  static UserSink& sink = *std::make_unique<UserSink>().release();  // never destroyed: threads may log at exit
+  static UserSink& sink =
+      *std::make_unique<UserSink>().release();  // never destroyed: threads may log at exit
   return sink;
 }
 

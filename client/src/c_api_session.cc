@@ -113,8 +113,7 @@ int32_t luwu_read(luwu_session session, uint32_t layer, int32_t quantity, uint64
     if (quantity < LUWU_MASTER || quantity > LUWU_MOMENT2) {
       return Error(ErrorCode::kInvalidArgument, "quantity is {}; it must be 1 to 3", quantity);
     }
-    return found->tensors().Read({layer, offset},
-                                 static_cast<luwu::client::ReadQuantity>(quantity),
+    return found->tensors().Read({layer, offset}, static_cast<luwu::client::ReadQuantity>(quantity),
                                  {values, count}, DeadlineAfter(timeout_ms));
   });
 }

@@ -19,11 +19,11 @@ constexpr uint32_t kConnectionsDefault = 2;
 // Length of the UTF-8 character at the start of `text`; 0 when there is none.
 size_t Utf8Length(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
-  const size_t length = lead < 0x80            ? 1
-                        : (lead >> 5) == 0x06  ? 2
-                        : (lead >> 4) == 0x0e  ? 3
-                        : (lead >> 3) == 0x1e  ? 4
-                                               : 0;
+  const size_t length = lead < 0x80           ? 1
+                        : (lead >> 5) == 0x06 ? 2
+                        : (lead >> 4) == 0x0e ? 3
+                        : (lead >> 3) == 0x1e ? 4
+                                              : 0;
   if (length == 0 || length > text.size()) return 0;
   uint32_t point = length == 1 ? lead : lead & (0xffu >> (length + 1));
   for (size_t i = 1; i < length; ++i) {
@@ -70,8 +70,7 @@ StatusOr<bool> ToBool(uint32_t value, const std::string& what) {
 
 Status CheckArray(const void* data, uint64_t count, uint64_t count_max, const std::string& what) {
   if (count > count_max) {
-    return Error(ErrorCode::kInvalidArgument, "{}: {} entries; at most {}", what, count,
-                 count_max);
+    return Error(ErrorCode::kInvalidArgument, "{}: {} entries; at most {}", what, count, count_max);
   }
   if (count > 0 && data == nullptr) {
     return Error(ErrorCode::kInvalidArgument, "{} is NULL with {} entries", what, count);
@@ -117,13 +116,13 @@ StatusOr<JobSpec> ToJob(const luwu_job_spec* in) {
     ASSIGN_OR_RETURN(LayerSpec layer, ToLayer(in->layers[i], i));
     job.layers.push_back(std::move(layer));
   }
-  ASSIGN_OR_RETURN(job.optimizer.kind, ToEnum<OptimizerKind>(in->optimizer, LUWU_ADAMW, LUWU_SGD,
-                                                             "job.optimizer"));
+  ASSIGN_OR_RETURN(job.optimizer.kind,
+                   ToEnum<OptimizerKind>(in->optimizer, LUWU_ADAMW, LUWU_SGD, "job.optimizer"));
   ASSIGN_OR_RETURN(job.optimizer.sgd_momentum, ToBool(in->sgd_momentum, "job.sgd_momentum"));
-  ASSIGN_OR_RETURN(job.served_dtype, ToEnum<DType>(in->served_dtype, LUWU_FLOAT32, LUWU_FLOAT64,
-                                                   "job.served_dtype"));
-  ASSIGN_OR_RETURN(job.gradient_dtype, ToEnum<DType>(in->gradient_dtype, LUWU_FLOAT32,
-                                                     LUWU_FLOAT64, "job.gradient_dtype"));
+  ASSIGN_OR_RETURN(job.served_dtype,
+                   ToEnum<DType>(in->served_dtype, LUWU_FLOAT32, LUWU_FLOAT64, "job.served_dtype"));
+  ASSIGN_OR_RETURN(job.gradient_dtype, ToEnum<DType>(in->gradient_dtype, LUWU_FLOAT32, LUWU_FLOAT64,
+                                                     "job.gradient_dtype"));
   ASSIGN_OR_RETURN(job.reduction,
                    ToEnum<Reduction>(in->reduction, LUWU_SUM, LUWU_MEAN, "job.reduction"));
   ASSIGN_OR_RETURN(job.on_non_finite,
@@ -163,8 +162,7 @@ Status CheckOut(const void* pointer, const char* what) {
 StatusOr<OpenOptions> ToOpenOptions(const luwu_open_options* in) {
   RETURN_IF_ERROR(CheckStruct(in, "options"));
   if (in->reserved != 0) {
-    return Error(ErrorCode::kInvalidArgument, "options.reserved is {}; it must be 0",
-                 in->reserved);
+    return Error(ErrorCode::kInvalidArgument, "options.reserved is {}; it must be 0", in->reserved);
   }
   OpenOptions options;
   ASSIGN_OR_RETURN(options.endpoints, ToEndpoints(in->endpoints));

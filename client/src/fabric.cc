@@ -27,6 +27,20 @@ Status Fabric::CheckNode(const MonitorLock& lock, uint32_t node) {
   return nodes_[node]->Verdict(lock, std::chrono::steady_clock::now());
 }
 
+Status Fabric::CheckAllNodes(const MonitorLock& lock) {
+  for (const uint32_t node : active_) RETURN_IF_ERROR(CheckNode(lock, node));
+  return health_;
+}
+
+std::optional<Status> Fabric::FirstUnreachable(const MonitorLock& lock) {
+  for (const uint32_t node : active_) {
+    if (nodes_[node]->is_down(lock)) {
+      return nodes_[node]->Unreachable(lock, std::chrono::steady_clock::now());
+    }
+  }
+  return std::nullopt;
+}
+
 void Fabric::WaitForChange(const MonitorLock& lock, Waiter& waiter, TimePoint deadline) {
   for (const uint32_t node : active_) {
     if (const auto lost_at = nodes_[node]->lost_at(lock)) deadline = std::min(deadline, *lost_at);

@@ -55,6 +55,12 @@ class Fabric {
   void Fail(const MonitorLock& lock, const Status& why);
   // Health, then the verdict on one node.
   Status CheckNode(const MonitorLock& lock, uint32_t node);
+  // For whoever is about to wait: a step ends on all nodes or on none, so that no version and no
+  // credit comes any more once one node is lost.
+  Status CheckAllNodes(const MonitorLock& lock);
+  // kNodeLost for the first node that is out of reach now, however short; nothing when all are up.
+  // What a deadline is blamed on.
+  std::optional<Status> FirstUnreachable(const MonitorLock& lock);
 
   // Waits for a change, at most until `deadline` or until a node that is down turns lost.
   void WaitForChange(const MonitorLock& lock, Waiter& waiter, TimePoint deadline);

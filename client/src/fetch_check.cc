@@ -20,11 +20,11 @@ StatusOr<bool> FetchEngine::IsReadable(const MonitorLock&, const FetchCall& call
 
 Status FetchEngine::DeadlineError(const MonitorLock& lock, const Job& job) {
   NodeLink& node = fabric_->node(job.blocked_node);
-  if (node.is_down(lock)) return node.Unreachable(lock, std::chrono::steady_clock::now());
+  if (const auto unreachable = fabric_->FirstUnreachable(lock)) return *unreachable;
   if (job.late != nullptr) {
     const uint64_t published = node.board().published(job.late->local_index);
-    const std::string newest =
-        published == 0 ? "no version is loaded yet" : fmt::format("the newest is {}", published - 1);
+    const std::string newest = published == 0 ? "no version is loaded yet"
+                                              : fmt::format("the newest is {}", published - 1);
     return Error(ErrorCode::kDeadline, "{}: the version is not there: {}",
                  Describe(job.call, *job.late), newest);
   }
@@ -33,8 +33,7 @@ Status FetchEngine::DeadlineError(const MonitorLock& lock, const Job& job) {
                fabric_->plan().spec().layers[job.call.layer].name, job.call.version, node.Name());
 }
 
-bool FetchEngine::WantsCrc(const MonitorLock& lock, const FetchCall& call,
-                           const ShardPlan& shard) {
+bool FetchEngine::WantsCrc(const MonitorLock& lock, const FetchCall& call, const ShardPlan& shard) {
   if (!fabric_->progress(lock).IsProtected(call.layer, call.version)) return true;
   switch (fabric_->options().verify) {
     case VerifyPayload::kOverTcp:

@@ -44,7 +44,11 @@ Status FetchEngine::AddStaging(FetchContext& context, uint64_t shard_bytes) {
 
 Status FetchEngine::Warm() {
   Loan context = TakeContext();
-  return AddStaging(*context, fabric_->plan().served_shard_bytes_max());
+  for (const uint32_t node : fabric_->active()) {
+    if (fabric_->node(node).is_shm()) continue;
+    return AddStaging(*context, fabric_->plan().served_shard_bytes_max());
+  }
+  return OkStatus();
 }
 
 Status FetchEngine::Fetch(const FetchCall& call, FetchContext& context) {
@@ -94,6 +98,7 @@ Status FetchEngine::NextAction(const MonitorLock& lock, Job& job, Action* action
         std::all_of(units.begin(), units.end(), is_free)) {
       return OkStatus();
     }
+    RETURN_IF_ERROR(fabric_->CheckAllNodes(lock));
     if (std::chrono::steady_clock::now() >= job.call.deadline) return DeadlineError(lock, job);
     fabric_->WaitForChange(lock, job.context->waiter, wake_at);
   }

@@ -2,8 +2,8 @@
 //
 // Fetch waits until each shard of the version is on its board, then copies it: from mapped weights
 // straight into the segments, or with one-sided reads, many shards in flight, into the segments or
-// through staging when the dtype differs or the shard's pieces are scattered. Every shard's header is
-// checked after its payload; the payload's CRC too when the options say so, or when nothing else
+// through staging when the dtype differs or the shard's pieces are scattered. Every shard's header
+// is checked after its payload; the payload's CRC too when the options say so, or when nothing else
 // proves that the bytes were not being replaced (see StepProgress::IsProtected).
 //
 // Runs on the caller's thread or the fetch lane, several at once. No wait is longer than the
@@ -73,7 +73,7 @@ class FetchEngine {
     FetchContext* context = nullptr;
     const LayerPlan* plan = nullptr;
     size_t next_shard = 0;
-    uint32_t blocked_node = 0;     // whose version or link is waited for
+    uint32_t blocked_node = 0;        // whose version or link is waited for
     const ShardPlan* late = nullptr;  // shard whose version is not there yet
   };
   struct Action;

@@ -28,9 +28,8 @@ Status FetchEngine::View(const FetchCall& call, FetchContext& context,
   for (const ShardPlan& shard : job.plan->shards) {
     const Link& link = *links[shard.node];
     const bool verify = fabric_->options().verify == VerifyPayload::kAlways;
-    RETURN_IF_ERROR(
-        CheckCopy(call, shard, MappedHeader(call, shard, link),
-                  verify ? MappedPayload(call, shard, link) : ConstByteSpan()));
+    RETURN_IF_ERROR(CheckCopy(call, shard, MappedHeader(call, shard, link),
+                              verify ? MappedPayload(call, shard, link) : ConstByteSpan()));
   }
   links.clear();
   return OkStatus();
@@ -63,13 +62,14 @@ Status FetchEngine::CollectView(const MonitorLock& lock, const Job& job,
       if (!ready) break;
     }
     if (ready) break;
+    RETURN_IF_ERROR(fabric_->CheckAllNodes(lock));
     if (std::chrono::steady_clock::now() >= job.call.deadline) return DeadlineError(lock, waiting);
     fabric_->WaitForChange(lock, job.context->waiter, job.call.deadline);
   }
   pieces->clear();
   for (const ViewRun& run : job.plan->runs) {
-    const ShardPlan first{.node = run.node, .local_index = run.local_index, .shard = 0,
-                          .range = run.range};
+    const ShardPlan first{
+        .node = run.node, .local_index = run.local_index, .shard = 0, .range = run.range};
     pieces->push_back({MappedPayload(job.call, first, *(*links)[run.node]).data(), run.range});
     fabric_->node(run.node).PinView(lock, job.call.version);
   }
@@ -87,13 +87,12 @@ Status FetchEngine::AwaitLoaded(TimePoint deadline) {
         ++shard;
         continue;
       }
-      RETURN_IF_ERROR(fabric_->CheckNode(lock, index));
-      const TimePoint now = std::chrono::steady_clock::now();
-      NodeLink& node = fabric_->node(index);
-      if (now >= deadline && node.is_down(lock)) return node.Unreachable(lock, now);
-      if (now >= deadline) {
+      RETURN_IF_ERROR(fabric_->CheckAllNodes(lock));
+      if (std::chrono::steady_clock::now() >= deadline) {
+        if (const auto unreachable = fabric_->FirstUnreachable(lock)) return *unreachable;
         return Error(ErrorCode::kDeadline,
-                     "{} has no initial weights yet: no worker has finished loading", node.Name());
+                     "{} has no initial weights yet: no worker has finished loading",
+                     fabric_->node(index).Name());
       }
       fabric_->WaitForChange(lock, context->waiter, deadline);
     }

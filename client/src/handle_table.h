@@ -1,7 +1,7 @@
-// Generation-checked handles: what the C ABI gives out instead of pointers. A handle names a kind, a
-// table entry and the entry's generation, so that a stale handle, one of another kind, or a made-up
-// number finds nothing. Used by the C ABI files only, from any thread; a lookup returns a shared
-// pointer, so an object that is removed at the same time lives until its last user is done.
+// Generation-checked handles: what the C ABI gives out instead of pointers. A handle names a kind,
+// a table entry and the entry's generation, so that a stale handle, one of another kind, or a
+// made-up number finds nothing. Used by the C ABI files only, from any thread; a lookup returns a
+// shared pointer, so an object that is removed at the same time lives until its last user is done.
 #pragma once
 
 #include <cstdint>

@@ -29,7 +29,8 @@ Keeper::Keeper(Fabric* fabric, PushEngine* push, const std::vector<Peer>& peers)
   for (const Peer& peer : peers) {
     PeerState state;
     state.peer = peer;
-    state.heartbeat_due = now + Milliseconds(std::max<uint64_t>(peer.heartbeat_ms, kHeartbeatMsMin));
+    state.heartbeat_due =
+        now + Milliseconds(std::max<uint64_t>(peer.heartbeat_ms, kHeartbeatMsMin));
     state.dial_due = now;
     peers_.push_back(state);
   }
@@ -108,8 +109,7 @@ void Keeper::OnHeartbeat(size_t index, const Status& status) {
   MonitorLock lock(fabric_->monitor());
   PeerState& state = peers_[index];
   state.heartbeat_in_flight = false;
-  state.heartbeat_due =
-      DeadlineAfter(std::max<uint64_t>(state.peer.heartbeat_ms, kHeartbeatMsMin));
+  state.heartbeat_due = DeadlineAfter(std::max<uint64_t>(state.peer.heartbeat_ms, kHeartbeatMsMin));
   if (EndsSession(CodeOf(status))) fabric_->Fail(lock, status);
   waiter_.Wake(lock);
 }

@@ -1,5 +1,5 @@
-// Keeps a session alive: renews its lease on every node, redials data links that failed, and lets go
-// of links that nobody uses any more. One thread ("luwu-keep") per session.
+// Keeps a session alive: renews its lease on every node, redials data links that failed, and lets
+// go of links that nobody uses any more. One thread ("luwu-keep") per session.
 //
 // A link that cannot be had again within the session's patience makes its node lost; that verdict
 // is the NodeLink's own, so that nobody depends on this thread to hear it.

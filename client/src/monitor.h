@@ -1,7 +1,8 @@
-// The one lock and wake-up of a session's data plane. Boards, links, slots, outstanding requests and
-// step progress change on the transport's progress thread, on the keeper and in callers; whoever
-// waits for any of that waits here. One leaf mutex per session keeps the lock order trivial: it is
-// never held while a request is posted, an RPC is made, memory is copied, or a line is logged.
+// The one lock and wake-up of a session's data plane. Boards, links, slots, outstanding requests
+// and step progress change on the transport's progress thread, on the keeper and in callers;
+// whoever waits for any of that waits here. One leaf mutex per session keeps the lock order
+// trivial: it is never held while a request is posted, an RPC is made, memory is copied, or a line
+// is logged.
 //
 // State that it guards is reached through methods that take a `const MonitorLock&` as proof.
 #pragma once

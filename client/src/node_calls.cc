@@ -32,8 +32,7 @@ std::optional<Status> NodeTrouble::Judge(const MonitorLock& lock, Fabric& fabric
                "{} is lost: its control connection has failed for {} ms ({}); check the daemon, "
                "then open a new session",
                fabric.node(node).Name(),
-               std::chrono::duration_cast<Milliseconds>(now - *since_).count(),
-               MessageOf(answer));
+               std::chrono::duration_cast<Milliseconds>(now - *since_).count(), MessageOf(answer));
 }
 
 }  // namespace luwu::client

@@ -1,7 +1,8 @@
-// One control call on every node of a running session at the same time, with the session's patience:
-// a node whose control connection fails is asked again until it has been out of reach for too long
-// (kNodeLost), or the deadline. The first lasting error of any node ends the round at once: nobody
-// waits for nodes that wait for a lost one. Calls are idempotent, so a round may be repeated.
+// One control call on every node of a running session at the same time, with the session's
+// patience: a node whose control connection fails is asked again until it has been out of reach for
+// too long (kNodeLost), or the deadline. The first lasting error of any node ends the round at
+// once: nobody waits for nodes that wait for a lost one. Calls are idempotent, so a round may be
+// repeated.
 #pragma once
 
 #include <memory>
@@ -57,8 +58,8 @@ StatusOr<std::vector<T>> CallActiveNodes(Fabric& fabric,
           continue;
         }
         if (entry.answer) {
-          const auto verdict = entry.trouble.Judge(lock, fabric, active[i],
-                                                   entry.answer->status(), deadline);
+          const auto verdict =
+              entry.trouble.Judge(lock, fabric, active[i], entry.answer->status(), deadline);
           if (verdict) return *verdict;
           if (std::chrono::steady_clock::now() < entry.trouble.retry_at()) {
             wake_at = std::min(wake_at, entry.trouble.retry_at());

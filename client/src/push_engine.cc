@@ -131,6 +131,7 @@ Status PushEngine::NextAction(const MonitorLock& lock, Job& job, Action* action)
         job.batch->failed == nullptr && job.cursors == nullptr) {
       return OkStatus();
     }
+    RETURN_IF_ERROR(fabric_->CheckAllNodes(lock));
     if (std::chrono::steady_clock::now() >= job.call.deadline) return DeadlineError(lock, job);
     fabric_->WaitForChange(lock, job.batch->waiter, wake_at);
   }
@@ -152,7 +153,8 @@ bool PushEngine::TakeFailed(const MonitorLock& lock, Job& job, Action* action, S
     }
     std::shared_ptr<Link> link = node.link(lock);
     if (link == nullptr) job.blocked_node = request->node();
-    if (link != nullptr && now < request->retry_at) *wake_at = std::min(*wake_at, request->retry_at);
+    if (link != nullptr && now < request->retry_at)
+      *wake_at = std::min(*wake_at, request->retry_at);
     if (link == nullptr || now < request->retry_at) {
       at = &request->next_failed;
       continue;
@@ -176,7 +178,8 @@ bool PushEngine::TakeNew(const MonitorLock& lock, Job& job, Action* action, Stat
     const size_t place = (job.next_node + turn) % by_node.size();
     const LayerPlan::NodeShards& here = by_node[place];
     uint32_t& cursor = (*job.cursors)[here.node];
-    while (cursor < here.shards.size() && progress.IsDelivered(job.call.layer, here.shards[cursor])) {
+    while (cursor < here.shards.size() &&
+           progress.IsDelivered(job.call.layer, here.shards[cursor])) {
       ++cursor;
     }
     if (cursor >= here.shards.size()) continue;
@@ -223,7 +226,7 @@ void PushEngine::Perform(Job& job, const Action& action) {
 
 Status PushEngine::DeadlineError(const MonitorLock& lock, const Job& job) {
   NodeLink& node = fabric_->node(job.blocked_node);
-  if (node.is_down(lock)) return node.Unreachable(lock, std::chrono::steady_clock::now());
+  if (const auto unreachable = fabric_->FirstUnreachable(lock)) return *unreachable;
   const std::string& layer = fabric_->plan().spec().layers[job.call.layer].name;
   if (job.cursors != nullptr) {
     return Error(ErrorCode::kDeadline,
@@ -245,8 +248,8 @@ void PushEngine::Drain(SlotBatch& batch) {
     }
     // The only way to take a request back is to end its link.
     if (link != nullptr) {
-      fabric_->node(node).Abort(
-          link, Error(ErrorCode::kUnavailable, "a push ended at its deadline"));
+      fabric_->node(node).Abort(link,
+                                Error(ErrorCode::kUnavailable, "a push ended at its deadline"));
     }
   }
   MonitorLock lock(fabric_->monitor());

@@ -1,5 +1,5 @@
-// Brings gradients into the daemons' inboxes: takes credits, fills slots, sends them, repeats what a
-// failed link swallowed, and keeps the step's bookkeeping.
+// Brings gradients into the daemons' inboxes: takes credits, fills slots, sends them, repeats what
+// a failed link swallowed, and keeps the step's bookkeeping.
 //
 // Push, CloseLayer and the in-place calls run on the caller's thread or the push lane; several may
 // run at once (two contributions to one layer take turns). Waits end at the deadline, at the end of
@@ -66,6 +66,8 @@ class PushEngine {
                                                   uint32_t pieces_max);
   // Sends what was filled, without waiting. True when nothing is left to be waited for.
   bool SendInPlace(SlotRun& run);
+  // Ends a run of which nothing was sent; its shards may be reserved again.
+  void AbandonInPlace(SlotRun& run);
   // Waits for the rest and ends the run.
   Status FinishInPlace(SlotRun& run, TimePoint deadline);
 

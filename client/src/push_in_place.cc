@@ -47,6 +47,7 @@ Status PushEngine::ReserveRun(SlotRun& run, const Job& job, uint32_t first_shard
       if (!reserved.ok() || !*reserved) break;
     }
     if (!run.pieces.empty()) return OkStatus();
+    RETURN_IF_ERROR(fabric_->CheckAllNodes(lock));
     if (std::chrono::steady_clock::now() >= job.call.deadline) {
       Job blocked = job;
       std::vector<uint32_t> nothing;
@@ -73,8 +74,7 @@ StatusOr<bool> PushEngine::Reserve(const MonitorLock& lock, SlotRun& run, const 
   const SlotKey key{run.layer, shard.shard, run.micro_step, run.step};
   const std::optional<uint32_t> slot = node.ledger(lock).Take(key, node.board());
   if (!slot) return false;
-  const uint64_t bytes =
-      shard.range.elements * DTypeBytes(fabric_->plan().spec().gradient_dtype);
+  const uint64_t bytes = shard.range.elements * DTypeBytes(fabric_->plan().spec().gradient_dtype);
   const ByteSpan memory = node.SlotMemory(*link, *slot);
   run.pieces.push_back({.request = requests_[shard.node][*slot].get(),
                         .shard = &shard,
@@ -82,6 +82,17 @@ StatusOr<bool> PushEngine::Reserve(const MonitorLock& lock, SlotRun& run, const 
                         .payload = memory.subspan(SlotPayloadOffset(memory.size(), bytes), bytes)});
   progress.SetReserved(run.layer, shard.shard, true);
   return true;
+}
+
+void PushEngine::AbandonInPlace(SlotRun& run) {
+  MonitorLock lock(fabric_->monitor());
+  StepProgress& progress = fabric_->progress(lock);
+  for (const SlotRun::Piece& piece : run.pieces) {
+    // In doubt, not free: an earlier attempt may have sent it.
+    fabric_->node(piece.shard->node).ledger(lock).LeaveInDoubt(piece.request->slot());
+    progress.SetReserved(run.layer, piece.shard->shard, false);
+  }
+  progress.Finish(run.layer, run.batch.sent, false);
 }
 
 bool PushEngine::SendInPlace(SlotRun& run) {

@@ -24,8 +24,8 @@ class ReadUnit {
   struct Plan {
     const ShardPlan* shard = nullptr;
     uint64_t version = 0;
-    ShardRange range;  // elements within the layer: the shard, or a part of it
-    ByteSpan target;   // exactly the range's bytes in the served dtype
+    ShardRange range;     // elements within the layer: the shard, or a part of it
+    ByteSpan target;      // exactly the range's bytes in the served dtype
     bool verify = false;  // the range is the whole shard and its CRC is wanted
     bool staged = false;  // target is staging memory, to be spread over the segments
   };

@@ -77,8 +77,8 @@ Status CheckCoverage(const LayerSpec& layer, std::span<const Segment> sorted) {
 
 std::span<const Segment> Intersecting(std::span<const Segment> sorted, ShardRange range) {
   const uint64_t range_end = range.first + range.elements;
-  const auto begin = std::partition_point(
-      sorted.begin(), sorted.end(), [&](const Segment& s) { return s.end() <= range.first; });
+  const auto begin = std::partition_point(sorted.begin(), sorted.end(),
+                                          [&](const Segment& s) { return s.end() <= range.first; });
   const auto end = std::partition_point(begin, sorted.end(),
                                         [&](const Segment& s) { return s.offset < range_end; });
   return {begin, end};

@@ -30,6 +30,11 @@ Session::~Session() {
   Close(kFarewell);
 }
 
+Status Session::Warm() {
+  push_.TakeContext();
+  return fetch_.Warm();
+}
+
 Status Session::CheckLayer(uint32_t layer) const {
   if (layer < spec().layers.size()) return OkStatus();
   return Error(ErrorCode::kInvalidArgument, "layer {} does not exist: job '{}' has {} layers",
@@ -46,11 +51,10 @@ void Session::FinishOperation(Operation& operation, const Status& status) {
   operation.Finish(status);
 }
 
-std::shared_ptr<Operation> Session::FetchAsync(const FetchCall& call,
-                                               std::vector<Segment> segments, Status* refused) {
-  auto operation = std::make_shared<Operation>();
+Status Session::StartFetch(const std::shared_ptr<Operation>& operation, const FetchCall& call,
+                           std::vector<Segment> segments) {
   fabric_->counters().operations.fetch_add(1, std::memory_order_relaxed);
-  *refused = fetch_lane_.Submit(
+  const Status submitted = fetch_lane_.Submit(
       [this, call, segments = std::move(segments), operation](bool cancelled) mutable {
         Status status = Error(ErrorCode::kCancelled, "the session was closed");
         if (!cancelled) {
@@ -60,18 +64,16 @@ std::shared_ptr<Operation> Session::FetchAsync(const FetchCall& call,
         }
         FinishOperation(*operation, status);
       });
-  if (!refused->ok()) fabric_->counters().operations.fetch_sub(1, std::memory_order_relaxed);
-  return operation;
+  if (!submitted.ok()) fabric_->counters().operations.fetch_sub(1, std::memory_order_relaxed);
+  return submitted;
 }
 
-std::shared_ptr<Operation> Session::PushAsync(PushCall call, std::vector<Segment> segments,
-                                              Status* refused) {
-  auto operation = std::make_shared<Operation>();
-  *refused = push_.Queue(call.layer, call.close);
-  if (!refused->ok()) return operation;
+Status Session::StartPush(const std::shared_ptr<Operation>& operation, PushCall call,
+                          std::vector<Segment> segments) {
+  RETURN_IF_ERROR(push_.Queue(call.layer, call.close));
   call.queued = true;
   fabric_->counters().operations.fetch_add(1, std::memory_order_relaxed);
-  *refused = push_lane_.Submit(
+  const Status submitted = push_lane_.Submit(
       [this, call, segments = std::move(segments), operation](bool cancelled) mutable {
         Status status = Error(ErrorCode::kCancelled, "the session was closed");
         if (!cancelled) {
@@ -82,21 +84,24 @@ std::shared_ptr<Operation> Session::PushAsync(PushCall call, std::vector<Segment
         push_.EndQueued();
         FinishOperation(*operation, status);
       });
-  if (!refused->ok()) {
-    push_.Unqueue(call.layer, call.close);
-    fabric_->counters().operations.fetch_sub(1, std::memory_order_relaxed);
-  }
-  return operation;
+  if (submitted.ok()) return submitted;
+  push_.Unqueue(call.layer, call.close);
+  fabric_->counters().operations.fetch_sub(1, std::memory_order_relaxed);
+  return submitted;
 }
 
 StatusOr<std::shared_ptr<InPlaceOperation>> Session::BeginInPlace(const InPlaceCall& call) {
-  const PushCall push{.layer = call.layer,
-                      .close = call.close,
-                      .deadline = DeadlineAfter(call.timeout_ms)};
+  const PushCall push{
+      .layer = call.layer, .close = call.close, .deadline = DeadlineAfter(call.timeout_ms)};
   ASSIGN_OR_RETURN(std::unique_ptr<SlotRun> run,
                    push_.BeginInPlace(push, call.offset, call.pieces_max));
   fabric_->counters().operations.fetch_add(1, std::memory_order_relaxed);
   return std::make_shared<InPlaceOperation>(shared_from_this(), std::move(run), call.timeout_ms);
+}
+
+void Session::AbandonInPlace(InPlaceOperation& operation) {
+  push_.AbandonInPlace(operation.run());
+  FinishOperation(operation, Error(ErrorCode::kCancelled, "given up before it was sent"));
 }
 
 void Session::EndInPlace(const std::shared_ptr<InPlaceOperation>& operation) {

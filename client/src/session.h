@@ -1,6 +1,7 @@
-// One worker's membership in one job on all nodes: owns the control connections, the data plane, the
-// engines and their threads ("luwu-fetch", "luwu-push", "luwu-keep", and the transport's own), and
-// puts them down in order. What a luwu_session handle names; the C ABI calls it from any thread.
+// One worker's membership in one job on all nodes: owns the control connections, the data plane,
+// the engines and their threads ("luwu-fetch", "luwu-push", "luwu-keep", and the transport's own),
+// and puts them down in order. What a luwu_session handle names; the C ABI calls it from any
+// thread.
 #pragma once
 
 #include <atomic>
@@ -79,15 +80,19 @@ class Session final : public std::enable_shared_from_this<Session> {
   StepDriver& step() { return step_; }
   TensorIo& tensors() { return tensors_; }
 
+  // Allocates what the first calls would: memory is touched before the first step.
+  Status Warm();
+
   // kInvalidArgument when there is no such layer.
   Status CheckLayer(uint32_t layer) const;
   // Every call asks first: closed, fenced, job failed.
   Status Health();
 
-  std::shared_ptr<Operation> FetchAsync(const FetchCall& call, std::vector<Segment> segments,
-                                        Status* refused);
-  std::shared_ptr<Operation> PushAsync(PushCall call, std::vector<Segment> segments,
-                                       Status* refused);
+  // Queue the call; `operation` finishes with its result. Refused: nothing was started.
+  Status StartFetch(const std::shared_ptr<Operation>& operation, const FetchCall& call,
+                    std::vector<Segment> segments);
+  Status StartPush(const std::shared_ptr<Operation>& operation, PushCall call,
+                   std::vector<Segment> segments);
   struct InPlaceCall {
     uint32_t layer = 0;
     bool close = false;
@@ -96,6 +101,8 @@ class Session final : public std::enable_shared_from_this<Session> {
     uint32_t timeout_ms = 0;
   };
   StatusOr<std::shared_ptr<InPlaceOperation>> BeginInPlace(const InPlaceCall& call);
+  // Gives up what was reserved: no handle could be given out for it.
+  void AbandonInPlace(InPlaceOperation& operation);
   // The result is the operation's.
   void EndInPlace(const std::shared_ptr<InPlaceOperation>& operation);
 

@@ -92,6 +92,10 @@ StatusOr<std::shared_ptr<Session>> SessionOpener::Open() {
     return prepared;
   }
   auto session = std::make_shared<Session>(std::move(parts_));
+  constexpr bool kFarewell = true;
+  const Status warm = session->Warm();
+  if (!warm.ok()) session->Close(kFarewell);
+  RETURN_IF_ERROR(warm);
   LogInfo("session_opened", "job={} rank={} nodes={} step={}", options_.job.name, options_.rank,
           active_.size(), current_step_);
   return session;
@@ -175,7 +179,9 @@ Status SessionOpener::FindNodes() {
       }
       last = lists[0].status();
     }
-    if (CodeOf(last) != ErrorCode::kUnavailable) return last;
+    // A host that does not even refuse shows as a deadline.
+    const ErrorCode code = CodeOf(last);
+    if (code != ErrorCode::kUnavailable && code != ErrorCode::kDeadline) return last;
     if (std::chrono::steady_clock::now() >= patience_end) break;
     Pause(kRetryMs, patience_end);
   }
@@ -184,8 +190,8 @@ Status SessionOpener::FindNodes() {
 
 Status SessionOpener::ConnectNodes() {
   for (uint32_t node = 0; node < nodes_.size(); ++node) {
-    parts_.rpcs.push_back(std::make_unique<NodeRpc>(nodes_[node].control_address,
-                                                    NameOf(nodes_[node])));
+    parts_.rpcs.push_back(
+        std::make_unique<NodeRpc>(nodes_[node].control_address, NameOf(nodes_[node])));
     if (nodes_[node].weight > 0) active_.push_back(node);
   }
   boot_ids_.resize(nodes_.size());
@@ -239,14 +245,14 @@ Status SessionOpener::OpenSessions() {
                             .pid = static_cast<uint32_t>(::getpid())};
   const auto open = [&](uint32_t node, NodeRpc& rpc, NodeRpc::Done<OpenReply> done) {
     // Remembered at once: the others may fail, and this one must be closed again then.
-    rpc.OpenSession(request, deadline_, [this, node, done = std::move(done)](
-                                            StatusOr<OpenReply> reply) {
-      if (reply.ok()) {
-        opened_[node] = *reply;
-        parts_.rpcs[node]->set_session(reply->session_id);
-      }
-      done(std::move(reply));
-    });
+    rpc.OpenSession(request, deadline_,
+                    [this, node, done = std::move(done)](StatusOr<OpenReply> reply) {
+                      if (reply.ok()) {
+                        opened_[node] = *reply;
+                        parts_.rpcs[node]->set_session(reply->session_id);
+                      }
+                      done(std::move(reply));
+                    });
   };
   return Call<OpenReply>(active_, open).status();
 }
@@ -276,8 +282,7 @@ Status SessionOpener::LinkNodes() {
                              .rank = options_.rank,
                              .verify = options_.verify,
                              .patience_ms = options_.patience_ms};
-  parts_.fabric =
-      std::make_unique<Fabric>(ModelPlan(options_.job, nodes_), fabric, current_step_);
+  parts_.fabric = std::make_unique<Fabric>(ModelPlan(options_.job, nodes_), fabric, current_step_);
   LeaseRenewal renewal(this);
   for (const uint32_t node : active_) {
     RETURN_IF_ERROR(LinkNode(node));
@@ -293,10 +298,10 @@ std::string SessionOpener::WhyNotShm(uint32_t node) const {
 }
 
 Status SessionOpener::LinkNode(uint32_t node) {
-  ASSIGN_OR_RETURN(const std::shared_ptr<transport::LocalRegion> board,
-                   transport::LocalRegion::Create("luwu-board",
-                                                  parts_.fabric->plan().map(node).board_bytes(),
-                                                  transport::Access::kRemoteWrite));
+  ASSIGN_OR_RETURN(
+      const std::shared_ptr<transport::LocalRegion> board,
+      transport::LocalRegion::Create("luwu-board", parts_.fabric->plan().map(node).board_bytes(),
+                                     transport::Access::kRemoteWrite));
   if (options_.transport != TransportChoice::kTcp) {
     const std::string obstacle = WhyNotShm(node);
     const bool forced = options_.transport == TransportChoice::kShm;

@@ -51,9 +51,9 @@ using Regions = std::vector<transport::RegionDescriptor>;
 StatusOr<Regions> ToRegions(const v1::ExchangeRegionsResponse& response) {
   Regions regions;
   for (const v1::RegionDescriptor& region : response.regions()) {
-    regions.push_back({region.id(), region.bytes(),
-                       region.remote_write() ? transport::Access::kRemoteWrite
-                                             : transport::Access::kRemoteRead});
+    regions.push_back(
+        {region.id(), region.bytes(),
+         region.remote_write() ? transport::Access::kRemoteWrite : transport::Access::kRemoteRead});
   }
   return regions;
 }
@@ -76,13 +76,13 @@ NodeRpc::~NodeRpc() = default;
 void NodeRpc::Shutdown() { impl_->Shutdown(); }
 
 // Posts one method of a stub; a macro because the generated names are overloaded.
-#define LUWU_START(stub, method)                                                    \
-  [this](auto* context, auto* request, auto* response, auto on_done) {              \
-    impl_->stub->async()->method(context, request, response, std::move(on_done));   \
+#define LUWU_START(stub, method)                                                  \
+  [this](auto* context, auto* request, auto* response, auto on_done) {            \
+    impl_->stub->async()->method(context, request, response, std::move(on_done)); \
   }
 
 void NodeRpc::ListNodes(TimePoint deadline, Done<NodeList> done) {
-  impl_->Unary<NodeList, v1::ListNodesResponse>(deadline, v1::ListNodesRequest(),
+  impl_->Unary<NodeList, v1::ListNodesResponse>({.deadline = deadline}, v1::ListNodesRequest(),
                                                 LUWU_START(jobs, ListNodes), ToNodeList,
                                                 std::move(done));
 }
@@ -94,7 +94,7 @@ void NodeRpc::CreateOrJoin(const JobSpec& spec, uint64_t epoch, uint64_t nodes_f
   request.set_epoch(epoch);
   request.set_nodes_fingerprint(nodes_fingerprint);
   impl_->Unary<JoinReply, v1::CreateOrJoinResponse>(
-      deadline, std::move(request), LUWU_START(jobs, CreateOrJoin),
+      {.deadline = deadline}, std::move(request), LUWU_START(jobs, CreateOrJoin),
       [](const v1::CreateOrJoinResponse& response) {
         return StatusOr<JoinReply>(JoinReply{.epoch = response.epoch(),
                                              .created = response.created(),
@@ -109,7 +109,7 @@ void NodeRpc::DeleteJob(const std::string& job, uint64_t epoch, TimePoint deadli
   v1::DeleteJobRequest request;
   request.set_job(job);
   request.set_epoch(epoch);
-  impl_->Unary<Nothing, v1::DeleteJobResponse>(deadline, std::move(request),
+  impl_->Unary<Nothing, v1::DeleteJobResponse>({.deadline = deadline}, std::move(request),
                                                LUWU_START(jobs, Delete), Ignore, std::move(done));
 }
 
@@ -121,7 +121,7 @@ void NodeRpc::OpenSession(const OpenRequest& open, TimePoint deadline, Done<Open
   request.set_restart_count(open.restart_count);
   request.set_host(open.host);
   request.set_pid(open.pid);
-  impl_->Unary<OpenReply, v1::OpenSessionResponse>(deadline, std::move(request),
+  impl_->Unary<OpenReply, v1::OpenSessionResponse>({.deadline = deadline}, std::move(request),
                                                    LUWU_START(sessions, Open), ToOpenReply,
                                                    std::move(done));
 }
@@ -137,7 +137,7 @@ void NodeRpc::ExchangeRegions(const Regions& regions, uint32_t connections, Time
     out->set_bytes(region.bytes);
     out->set_remote_write(region.access == transport::Access::kRemoteWrite);
   }
-  impl_->Unary<Regions, v1::ExchangeRegionsResponse>(deadline, std::move(request),
+  impl_->Unary<Regions, v1::ExchangeRegionsResponse>({.deadline = deadline}, std::move(request),
                                                      LUWU_START(sessions, ExchangeRegions),
                                                      ToRegions, std::move(done));
 }
@@ -146,7 +146,7 @@ void NodeRpc::Heartbeat(TimePoint deadline, Done<uint64_t> done) {
   v1::HeartbeatRequest request;
   request.set_session_id(session_id_);
   impl_->Unary<uint64_t, v1::HeartbeatResponse>(
-      deadline, std::move(request), LUWU_START(sessions, Heartbeat),
+      {.deadline = deadline}, std::move(request), LUWU_START(sessions, Heartbeat),
       [](const v1::HeartbeatResponse& response) {
         return StatusOr<uint64_t>(response.current_step());
       },
@@ -156,10 +156,9 @@ void NodeRpc::Heartbeat(TimePoint deadline, Done<uint64_t> done) {
 void NodeRpc::CloseSession(TimePoint deadline, Done<Nothing> done) {
   v1::CloseSessionRequest request;
   request.set_session_id(session_id_);
-  constexpr bool kEvenAfterShutdown = true;
-  impl_->Unary<Nothing, v1::CloseSessionResponse>(deadline, std::move(request),
-                                                  LUWU_START(sessions, Close), Ignore,
-                                                  std::move(done), kEvenAfterShutdown);
+  impl_->Unary<Nothing, v1::CloseSessionResponse>(
+      {.deadline = deadline, .even_after_shutdown = true}, std::move(request),
+      LUWU_START(sessions, Close), Ignore, std::move(done));
 }
 
 void NodeRpc::BeginStep(uint64_t step, const std::vector<HyperParameters>& groups,
@@ -168,7 +167,7 @@ void NodeRpc::BeginStep(uint64_t step, const std::vector<HyperParameters>& group
   request.set_session_id(session_id_);
   request.set_step(step);
   for (const HyperParameters& group : groups) *request.add_groups() = rpc::ToProto(group);
-  impl_->Unary<Nothing, v1::BeginStepResponse>(deadline, std::move(request),
+  impl_->Unary<Nothing, v1::BeginStepResponse>({.deadline = deadline}, std::move(request),
                                                LUWU_START(steps, Begin), Ignore, std::move(done));
 }
 
@@ -177,16 +176,16 @@ void NodeRpc::Commit(uint64_t step, TimePoint deadline, Done<CommitReply> done) 
   request.set_session_id(session_id_);
   request.set_step(step);
   request.set_timeout_ms(MillisecondsUntil(deadline));
-  impl_->Unary<CommitReply, v1::CommitResponse>(deadline + Milliseconds(kAnswerGraceMs),
-                                                std::move(request), LUWU_START(steps, Commit),
-                                                ToCommitReply, std::move(done));
+  impl_->Unary<CommitReply, v1::CommitResponse>(
+      {.deadline = deadline + Milliseconds(kAnswerGraceMs)}, std::move(request),
+      LUWU_START(steps, Commit), ToCommitReply, std::move(done));
 }
 
 void NodeRpc::FinishLoad(bool allow_missing, TimePoint deadline, Done<Nothing> done) {
   v1::FinishLoadRequest request;
   request.set_session_id(session_id_);
   request.set_allow_missing(allow_missing);
-  impl_->Unary<Nothing, v1::FinishLoadResponse>(deadline, std::move(request),
+  impl_->Unary<Nothing, v1::FinishLoadResponse>({.deadline = deadline}, std::move(request),
                                                 LUWU_START(tensors, FinishLoad), Ignore,
                                                 std::move(done));
 }

@@ -38,11 +38,15 @@ class NodeRpc::Impl {
     while (!active_.empty()) idle_.Wait(mutex_);
   }
 
+  struct Terms {
+    TimePoint deadline;
+    bool even_after_shutdown = false;  // for the farewell
+  };
   // One unary call. `start(context, request, response, on_done)` posts it; `convert(response)`
-  // gives the StatusOr<T> for a success. `even_after_shutdown` is for the farewell.
+  // gives the StatusOr<T> for a success.
   template <typename T, typename Response, typename Request, typename Start, typename Convert>
-  void Unary(TimePoint deadline, Request request, const Start& start, Convert convert,
-             Done<T> done, bool even_after_shutdown = false) {
+  void Unary(const Terms& terms, Request request, const Start& start, Convert convert,
+             Done<T> done) {
     struct Call {
       grpc::ClientContext context;
       Request request;
@@ -50,8 +54,8 @@ class NodeRpc::Impl {
     };
     auto call = std::make_shared<Call>();
     call->request = std::move(request);
-    rpc::SetDeadline(&call->context, deadline);
-    if (!Enter(&call->context, even_after_shutdown)) {
+    rpc::SetDeadline(&call->context, terms.deadline);
+    if (!Enter(&call->context, terms.even_after_shutdown)) {
       done(Cancelled());
       return;
     }
@@ -60,8 +64,7 @@ class NodeRpc::Impl {
            done = std::move(done)](const grpc::Status& status) {
             if (status.ok()) {
               StatusOr<T> result = convert(call->response);
-              done(result.ok() ? std::move(result)
-                               : StatusOr<T>(Annotate(result.status(), name_)));
+              done(result.ok() ? std::move(result) : StatusOr<T>(Annotate(result.status(), name_)));
             } else {
               done(Failure(status, call->context));
             }
@@ -77,8 +80,7 @@ class NodeRpc::Impl {
   }
 
   // False after Shutdown.
-  bool Enter(grpc::ClientContext* context, bool even_after_shutdown = false)
-      LUWU_EXCLUDES(mutex_) {
+  bool Enter(grpc::ClientContext* context, bool even_after_shutdown = false) LUWU_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (shut_down_ && !even_after_shutdown) return false;
     active_.insert(context);

@@ -58,6 +58,7 @@ class GrpcLoadStream final : public NodeRpc::LoadStream {
                 std::as_writable_bytes(std::span(*request_.mutable_values())).begin());
       if (!writer_->Write(request_)) return false;
       done += count;
+      sent_ += count;
     }
     return true;
   }
@@ -67,12 +68,16 @@ class GrpcLoadStream final : public NodeRpc::LoadStream {
     writer_->WritesDone();
     finished_ = true;
     const grpc::Status status = writer_->Finish();
-    return status.ok() ? OkStatus() : impl_.Failure(status, *context_.get());
+    if (!status.ok()) return impl_.Failure(status, *context_.get());
+    if (response_.elements() == sent_) return OkStatus();
+    return Error(ErrorCode::kCorrupt, "the daemon took {} of the {} elements sent; load them again",
+                 response_.elements(), sent_);
   }
 
  private:
   NodeRpc::Impl& impl_;
   ActiveContext context_;
+  uint64_t sent_ = 0;  // elements
   v1::LoadRequest request_;
   v1::LoadResponse response_;
   std::unique_ptr<grpc::ClientWriter<v1::LoadRequest>> writer_;
@@ -116,7 +121,7 @@ std::string ClusterStatusJson(const std::vector<NodeRpc*>& nodes, const std::vec
   const auto answers = FanOut<v1::DaemonStatus>(nodes.size(), [&](size_t i, auto done) {
     NodeRpc::Impl& impl = nodes[i]->impl();
     impl.Unary<v1::DaemonStatus, v1::GetStatusResponse>(
-        deadline, v1::GetStatusRequest(),
+        {.deadline = deadline}, v1::GetStatusRequest(),
         [&impl](auto* context, auto* request, auto* response, auto on_done) {
           impl.status->async()->GetStatus(context, request, response, std::move(on_done));
         },

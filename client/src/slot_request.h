@@ -1,5 +1,5 @@
-// One inbox slot on its way to a daemon: the transport request, the trailer, and the contribution it
-// belongs to. There is one SlotRequest for every slot of every node, made at open; nothing is
+// One inbox slot on its way to a daemon: the transport request, the trailer, and the contribution
+// it belongs to. There is one SlotRequest for every slot of every node, made at open; nothing is
 // allocated per push.
 //
 // Completions arrive on the transport's progress thread (or inside the posting call) and take the
@@ -22,7 +22,8 @@ class SlotRequest;
 
 // The slots of one contribution that are out, and what became of them.
 struct SlotBatch {
-  explicit SlotBatch(Fabric& fabric) : waiter(fabric.monitor()), outstanding(fabric.plan().nodes().size()) {}
+  explicit SlotBatch(Fabric& fabric)
+      : waiter(fabric.monitor()), outstanding(fabric.plan().nodes().size()) {}
 
   Waiter waiter;
   // Guarded by the monitor.

@@ -66,9 +66,10 @@ class StepProgress {
   // First trainable layer that is not closed in the open step; nothing when all are.
   std::optional<uint32_t> FirstOpenLayer() const;
 
-  // ---- fetching ----------------------------------------------------------------------------------
-  // True when the daemon cannot overwrite `version` of the layer before this worker closes the
-  // layer in step version + 1: then its bytes need no further proof than the header.
+  // ---- fetching
+  // ---------------------------------------------------------------------------------- True when
+  // the daemon cannot overwrite `version` of the layer before this worker closes the layer in step
+  // version + 1: then its bytes need no further proof than the header.
   bool IsProtected(uint32_t layer, uint64_t version) const;
 
  private:
@@ -79,7 +80,7 @@ class StepProgress {
     bool close_queued = false;  // an asynchronous push with close waits
     bool sent = false;          // something of the contribution under way went out
     PushKind kind = PushKind::kNone;
-    uint32_t micro_step = 0;    // contributions finished in the open step
+    uint32_t micro_step = 0;  // contributions finished in the open step
     uint32_t queued = 0;
     uint32_t reserved = 0;
     uint64_t guarded_from = 0;  // versions from here on are protected

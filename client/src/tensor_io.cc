@@ -26,16 +26,16 @@ TensorIo::Wanted TensorIo::Intersect(ShardRange shard, uint64_t offset, uint64_t
 Status TensorIo::CheckRange(const LayerRange& range, uint64_t count) const {
   const LayerSpec& layer = fabric_->plan().spec().layers[range.layer];
   if (RangeFits(range.offset, count, layer.elements)) return OkStatus();
-  return Error(ErrorCode::kInvalidArgument, "range [{}, +{}) lies outside layer '{}' of {} elements",
-               range.offset, count, layer.name, layer.elements);
+  return Error(ErrorCode::kInvalidArgument,
+               "range [{}, +{}) lies outside layer '{}' of {} elements", range.offset, count,
+               layer.name, layer.elements);
 }
 
 Status TensorIo::Load(const LayerRange& range, std::span<const float> values, TimePoint deadline) {
   RETURN_IF_ERROR(CheckRange(range, values.size()));
   for (const LayerPlan::NodeShards& node : fabric_->plan().layers()[range.layer].by_node) {
-    RETURN_IF_ERROR(CallPatiently(*fabric_, node.node, deadline, [&] {
-      return LoadNode(node, range, values, deadline);
-    }));
+    RETURN_IF_ERROR(CallPatiently(*fabric_, node.node, deadline,
+                                  [&] { return LoadNode(node, range, values, deadline); }));
   }
   return OkStatus();
 }

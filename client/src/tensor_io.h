@@ -40,8 +40,8 @@ class TensorIo {
   Status LoadNode(const LayerPlan::NodeShards& node, const LayerRange& range,
                   std::span<const float> values, TimePoint deadline);
   struct ReadResult;
-  Status ReadNode(const LayerPlan::NodeShards& node, const LayerRange& range,
-                  ReadQuantity quantity, TimePoint deadline, ReadResult* result);
+  Status ReadNode(const LayerPlan::NodeShards& node, const LayerRange& range, ReadQuantity quantity,
+                  TimePoint deadline, ReadResult* result);
 
   Fabric* const fabric_;
   const std::vector<std::unique_ptr<NodeRpc>>* const rpcs_;

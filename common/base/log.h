@@ -22,8 +22,8 @@ void InitLog(LogLevel level, bool journald);
 void SetLogLevel(LogLevel level);
 
 // Sends lines to `sink` instead of stderr: how the client library logs, and only there. One call at
-// a time; `line` ("event key=value ...", no time) lives during the call; the sink must not log. Null
-// goes back to stderr. After it returns the former sink is not called any more.
+// a time; `line` ("event key=value ...", no time) lives during the call; the sink must not log.
+// Null goes back to stderr. After it returns the former sink is not called any more.
 using LogSink = void (*)(LogLevel level, const char* line, void* context);
 void SetLogSink(LogSink sink, void* context);
 

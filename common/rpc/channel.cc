@@ -1,13 +1,49 @@
 #include "common/rpc/channel.h"
 
 #include <chrono>
+#include <memory>
+#include <mutex>
 
 #include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/security/credentials.h>
 
 namespace luwu::rpc {
+namespace {
+
+constexpr size_t kServerBytesMax = size_t{512} << 20;
+
+}  // namespace
+namespace {
+
+// A channel that is never destroyed, and a call on it that has ended. gRPC 1.51 runs callback calls
+// on a queue of the process, which it destroys with the last channel that has used it while its own
+// threads may still do (an abort in grpc_cq_internal_unref). This channel keeps the queue; without
+// credentials it never connects to anything.
+struct QueueKeeper {
+  std::shared_ptr<grpc::Channel> channel =
+      grpc::CreateCustomChannel("", nullptr, grpc::ChannelArguments());
+  grpc::ClientContext context;
+  grpc::Slice nothing;
+  grpc::ByteBuffer request{&nothing, 1};
+  grpc::ByteBuffer response;
+};
+
+void KeepCallbackQueue() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    QueueKeeper* keeper = std::make_unique<QueueKeeper>().release();
+    grpc::GenericStub(keeper->channel)
+        .UnaryCall(&keeper->context, "/luwu.v1/Keep", grpc::StubOptions(), &keeper->request,
+                   &keeper->response, [](grpc::Status) {});
+  });
+}
+
+}  // namespace
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  KeepCallbackQueue();
   grpc::ChannelArguments args;
   args.SetMaxReceiveMessageSize(kMessageBytesMax);
   args.SetMaxSendMessageSize(kMessageBytesMax);
@@ -26,6 +62,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
 void ConfigureServer(grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(kMessageBytesMax);
   builder->SetMaxSendMessageSize(kMessageBytesMax);
+  // Reading slows down when messages being received take more than this, whoever sends them.
+  builder->SetResourceQuota(grpc::ResourceQuota("luwu-control").Resize(kServerBytesMax));
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveIntervalMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   // Clients ping every 30 s; the default tolerates one ping in 5 minutes.

@@ -30,6 +30,8 @@ class Child:
         self.name = name
         self._log_path = folder / f"{name}.log"
         limits = {key: str(threads) for key in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        # Spinning threads starve each other on a busy machine.
+        limits["OMP_WAIT_POLICY"] = "passive"
         with open(self._log_path, "ab") as log:
             self.process = subprocess.Popen(
                 # If the demo itself is killed, its children go with it.

@@ -32,8 +32,9 @@ _STEPS_AFTER_KILL = 5
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="scripts/demo", description="Trains a GPT on the King James Bible with every weight and "
-        "every moment in LuWu daemons, and compares it with plain torch.")
+        prog="scripts/demo",
+        description="Trains a GPT on the King James Bible with every weight and every moment in "
+        "LuWu daemons, and compares it with plain torch.")
     parser.add_argument("--steps", type=int, default=300, help="training steps (default 300)")
     parser.add_argument("--workers", type=int, default=2, help="trainer processes (default 2)")
     parser.add_argument("--daemons", type=int, default=2,
@@ -51,6 +52,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--bin", type=Path, default=_SOURCE / "build" / "release" / "bin",
                         metavar="DIR", help="where luwud is (default build/release/bin)")
     options = parser.parse_args()
+    os.environ.setdefault(
+        "LUWU_LIBRARY", str(options.bin.resolve().parent / "lib" / "libluwu.so.1"))
     for name in ("steps", "workers", "daemons", "rows"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} must be at least 1")
@@ -95,8 +98,8 @@ def run(options: argparse.Namespace) -> int:
     with Cluster(options.bin / "luwud", nodes=options.daemons, memory="2GiB", threads=1,
                  shm=[node == 0 for node in range(options.daemons)],
                  folder=options.out / "daemons") as cluster:
-        print(f"{options.daemons} daemons at {cluster.endpoints} (the first by shm, others by tcp), "
-              f"{plan.workers} trainers, {plan.wire} on the wire")
+        print(f"{options.daemons} daemons at {cluster.endpoints} (the first by shm, others by "
+              f"tcp), {plan.workers} trainers, {plan.wire} on the wire")
         main = LuwuRun(plan, cluster.endpoints, "demo", options.out, "luwu", kill_at,
                        check_at).execute()
         if kill_at is not None and check_at is not None:
@@ -105,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
             replay = LuwuRun(short, cluster.endpoints, "demo-replay", options.out, "replay", None,
                              check_at).execute()
     print("training the same model with torch.optim.AdamW in one process, with the same batches")
-    reference = run_reference(plan, options.out, os.cpu_count() or 1)
+    reference = run_reference(plan, options.out, min(plan.workers, os.cpu_count() or 1))
     identical, compared = verdict(main, replay, check_at or 0)
     values = summary(plan, "demo", main, reference, identical)
     print("\n" + table(values, compared))

@@ -41,7 +41,7 @@ class Progress:
     def step(self, step: int, loss: float, tokens_per_s: float, fetched: int | None = None,
              pushed: int | None = None) -> None:
         """A step has ended. Bytes are since the start, of all workers."""
-        line = f"{self._label:>9}  step {step + 1:>4}/{self._steps}  loss {loss:.4f}"
+        line = f"{self._label} step {step + 1}/{self._steps}  loss {loss:.4f}"
         if tokens_per_s:
             line += f"  {tokens_per_s:,.0f} tokens/s"
         if fetched is not None and pushed is not None:
@@ -59,7 +59,7 @@ class Progress:
         """A line that stays."""
         if self._live:
             self._out.write("\r\x1b[K")
-        self._out.write(f"{self._label:>9}  {text}\n")
+        self._out.write(f"{self._label} {text}\n")
         if self._live:
             self._out.write(self._line)
         self._out.flush()

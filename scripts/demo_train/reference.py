@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 
 import torch
 
@@ -15,7 +14,6 @@ from plan import ROWS_HELD_OUT, Plan, add_plan_options, plan_of
 
 def train(plan: Plan) -> None:
     """One line of JSON per step; the batches of all workers form one batch."""
-    torch.set_num_threads(os.cpu_count() or 1)
     corpus = Corpus(plan.text, plan.workers, plan.shape().context, plan.seed)
     model = make_gpt(plan.shape(), plan.seed)
     parameters = list(model.parameters())

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <mutex>
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/security/server_credentials.h>
@@ -33,6 +34,8 @@ void EnablePlugins() {
   std::call_once(once, [] {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    // The caller is told of a request that cannot be parsed; a line on stderr for each is noise.
+    google::protobuf::SetLogHandler(nullptr);
   });
 }
 

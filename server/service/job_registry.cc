@@ -246,6 +246,7 @@ Status JobRegistry::Delete(const std::string& name, uint64_t epoch, bool force) 
   // Calls in progress still hold the job for a moment; the caller wants the memory to be free.
   const std::weak_ptr<Job> watch = entry.job;
   entry.job.reset();
+  // Nobody tells when the last one lets go, so this looks again and again, for a bounded time.
   const TimePoint deadline = DeadlineAfter(kFreeWaitMs);
   MutexLock lock(mutex_);
   while (!watch.expired() && MillisecondsUntil(deadline) > 0) {

@@ -19,8 +19,12 @@ LoadReactor* LoadReactor::Start(const ServiceContext& services,
 }
 
 void LoadReactor::OnReadDone(bool ok) {
-  if (!ok) {  // the client has sent everything, or is gone
-    End(OkStatus());
+  if (!ok) {
+    // The client has sent everything or is gone; or this message could not be parsed, which gRPC
+    // does not tell apart. Hence the count in the answer.
+    End(loader_.session != nullptr
+            ? OkStatus()
+            : Error(ErrorCode::kInvalidArgument, "a Load stream without a readable piece"));
     return;
   }
   if (const Status status = Take(request_); !status.ok()) {

@@ -89,6 +89,7 @@ void JobImpl::OnDecision(uint64_t step, const StatusOr<StepDecision>& decision) 
       report_failure_ = decision.status();
       report_again_at_ = env_.clock->Now() + Milliseconds(report_pause_ms_);
       report_pause_ms_ = std::min(2 * report_pause_ms_, kReportPauseMaxMs);
+      SettleWaiters(&effects);
     }
   }
   effects.Run();

@@ -60,6 +60,10 @@ void JobImpl::SettleWaiters(JobEffects* effects) {
       answer = Error(ErrorCode::kWorkerLost, "step {} of job '{}': {}", waiter->step, spec().name,
                      lost);
     }
+    if (!answer && gate_.phase() == StepGate::Phase::kReportFailed &&
+        CodeOf(report_failure_) == ErrorCode::kNodeLost) {
+      answer = report_failure_;  // the report is repeated all the same
+    }
     if (!answer && now >= waiter->deadline) {
       answer = Error(ErrorCode::kDeadline, "step {} of job '{}' has not ended on node '{}': {}",
                      waiter->step, spec().name, self().name, DescribeOpen());

@@ -15,6 +15,18 @@ namespace {
 constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kNoVersion = std::numeric_limits<uint64_t>::max();
 
+// Readers in other processes look at the header at any time. The exchange keeps payload stores that
+// come before it before it, and those that come after it after it.
+void StoreHeader(std::byte* target, const ShardHeader& header) {
+  uint64_t words[sizeof(header) / 8];
+  std::memcpy(words, &header, sizeof(header));
+  for (const uint64_t value : words) {
+    auto* word = reinterpret_cast<uint64_t*>(target);
+    std::atomic_ref<uint64_t>(*word).exchange(value, std::memory_order_acq_rel);
+    target += sizeof(value);
+  }
+}
+
 }  // namespace
 
 uint64_t ServedWeights::BytesFor(const ShardMap& map) {
@@ -41,11 +53,9 @@ uint64_t ServedWeights::PayloadBytes(uint32_t index) const {
 
 void ServedWeights::Invalidate(uint32_t index, uint64_t version) {
   WriteHeader(index, version, kNoVersion, 0);
-  std::atomic_thread_fence(std::memory_order_release);
 }
 
 void ServedWeights::Publish(uint32_t index, uint64_t version, uint32_t payload_crc32c) {
-  std::atomic_thread_fence(std::memory_order_release);
   WriteHeader(index, version, version, payload_crc32c);
 }
 
@@ -68,8 +78,7 @@ void ServedWeights::WriteHeader(uint32_t index, uint64_t version_of_buffer, uint
   header.payload_bytes = PayloadBytes(index);
   header.payload_crc32c = crc;
   SealShardHeader(&header);
-  std::memcpy(region_->span().data() + ShardMap::header_offset(index, version_of_buffer), &header,
-              sizeof(header));
+  StoreHeader(region_->span().data() + ShardMap::header_offset(index, version_of_buffer), header);
 }
 
 }  // namespace luwu

@@ -44,8 +44,8 @@ StatusOr<Process> Process::Run(const Start& start) {
   arguments.push_back(nullptr);
   UniqueFd output;
   if (!start.output_path.empty()) {
-    output = UniqueFd(
-        open(start.output_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    output =
+        UniqueFd(open(start.output_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
     if (output.get() < 0) {
       return Error(ErrorCode::kUnavailable, "cannot write {}: {}", start.output_path,
                    std::strerror(errno));
@@ -113,10 +113,9 @@ StatusOr<Child> Child::Run(const std::string& name, std::vector<std::string> arg
   child.stop_ = stop;
   child.link_ = Link(UniqueFd(ends[0]));
   arguments.push_back(std::to_string(childs_end.get()));
-  ASSIGN_OR_RETURN(child.process_,
-                   Process::Run({.arguments = std::move(arguments),
-                                 .kept_fds = {childs_end.get()},
-                                 .output_path = ""}));
+  ASSIGN_OR_RETURN(child.process_, Process::Run({.arguments = std::move(arguments),
+                                                 .kept_fds = {childs_end.get()},
+                                                 .output_path = ""}));
   return child;
 }
 

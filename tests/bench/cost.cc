@@ -26,7 +26,9 @@ Processes ProcessesOf(std::span<const Process> list) {
 }
 
 CostMeter::CostMeter(Processes near, Processes far)
-    : near_(std::move(near)), far_(std::move(far)), near_cpu_s_(CpuOf(near_)),
+    : near_(std::move(near)),
+      far_(std::move(far)),
+      near_cpu_s_(CpuOf(near_)),
       far_cpu_s_(CpuOf(far_)) {}
 
 Cost CostMeter::Finish(uint64_t bytes, std::span<const Json> replies) const {

@@ -10,7 +10,7 @@
 namespace luwu::bench {
 
 struct Cost {
-  uint64_t bytes = 0;     // in one direction
+  uint64_t bytes = 0;  // in one direction
   uint32_t directions = 1;
   double seconds = 0;
   double near_cpu_s = 0;  // the workers' side

@@ -89,9 +89,9 @@ StatusOr<Daemons> Daemons::Run(const DaemonOptions& options) {
   std::vector<std::string> endpoints;
   for (uint32_t i = 0; i < options.count; ++i) {
     endpoints.push_back(fmt::format("127.0.0.1:{}", ports[2 * i]));
-    node_list += fmt::format(
-        "\n[[nodes]]\nname = \"node{}\"\ncontrol = \"{}\"\ndata = \"127.0.0.1:{}\"\n", i,
-        endpoints.back(), ports[2 * i + 1]);
+    node_list +=
+        fmt::format("\n[[nodes]]\nname = \"node{}\"\ncontrol = \"{}\"\ndata = \"127.0.0.1:{}\"\n",
+                    i, endpoints.back(), ports[2 * i + 1]);
     if (options.shm) node_list += fmt::format("shm = \"{}/node{}.sock\"\n", folder, i);
   }
   daemons.endpoints_ = fmt::format("{}", fmt::join(endpoints, ","));
@@ -115,11 +115,11 @@ Status Daemons::StartOne(const DaemonOptions& options, uint32_t index,
   const std::string config = fmt::format("{}/node{}.toml", folder_, index);
   const std::string log = fmt::format("{}/node{}.log", folder_, index);
   RETURN_IF_ERROR(WriteText(
-      config, fmt::format("[node]\nname = \"node{}\"\n\n[memory]\nbudget = \"{}MiB\"\n\n"
-                          "[optimizer]\nthreads = {}\n\n[session]\nheartbeat_ms = 5000\n"
-                          "lease_ms = 60000\n\n[log]\nlevel = \"warning\"\n{}",
-                          index, options.memory_bytes / kMiB + 1, options.update_threads,
-                          node_list)));
+      config,
+      fmt::format("[node]\nname = \"node{}\"\n\n[memory]\nbudget = \"{}MiB\"\n\n"
+                  "[optimizer]\nthreads = {}\n\n[session]\nheartbeat_ms = 5000\n"
+                  "lease_ms = 60000\n\n[log]\nlevel = \"warning\"\n{}",
+                  index, options.memory_bytes / kMiB + 1, options.update_threads, node_list)));
   int ready[2] = {-1, -1};
   if (pipe2(ready, O_CLOEXEC) != 0) {
     return Error(ErrorCode::kUnavailable, "cannot make a pipe: {}", std::strerror(errno));

@@ -20,7 +20,10 @@ uint64_t BenchJob::largest_layer() const {
 
 uint64_t BenchJob::wire_bytes() const { return WireBytes(wire_dtype); }
 
-uint64_t WireBytes(const std::string& wire_dtype) { return wire_dtype == "fp32" ? 4 : 2; }
+DType DTypeOf(const std::string& wire_dtype) {
+  if (wire_dtype == "fp32") return DType::kFloat32;
+  return wire_dtype == "fp16" ? DType::kFloat16 : DType::kBFloat16;
+}
 
 Json ToJson(const BenchJob& job) {
   Json layers = Json::array();

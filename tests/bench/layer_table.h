@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/tensor/dtype.h"
 #include "tests/bench/link.h"
 
 namespace luwu::bench {
@@ -29,8 +30,9 @@ struct BenchJob {
   uint64_t wire_bytes() const;  // of one element
 };
 
-// bf16, fp16 or fp32.
-uint64_t WireBytes(const std::string& wire_dtype);
+// Of "bf16", "fp16" or "fp32".
+DType DTypeOf(const std::string& wire_dtype);
+inline uint64_t WireBytes(const std::string& wire_dtype) { return DTypeBytes(DTypeOf(wire_dtype)); }
 
 Json ToJson(const BenchJob& job);
 BenchJob JobFromJson(const Json& json);  // throws Json::exception

@@ -57,19 +57,21 @@ std::string ParseCount(const std::string& text, uint64_t* count) {
 
 void AddJobOptions(CLI::App* train, CommandLine* line) {
   TrainOptions* options = &line->train;
-  train->add_option_function<std::string>(
-           "--params",
-           [line](const std::string& text) {
-             const std::string error = ParseCount(text, &line->params);
-             if (!error.empty()) throw CLI::ValidationError("--params", error);
-           },
-           "Parameters of the model")
+  train
+      ->add_option_function<std::string>(
+          "--params",
+          [line](const std::string& text) {
+            const std::string error = ParseCount(text, &line->params);
+            if (!error.empty()) throw CLI::ValidationError("--params", error);
+          },
+          "Parameters of the model")
       ->default_str("100M");
   train->add_option("--layers", line->layers, "Equal layers to divide them into")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  train->add_option("--table", line->table,
-                    "File with a layer table, \"name elements\" a line, instead of both")
+  train
+      ->add_option("--table", line->table,
+                   "File with a layer table, \"name elements\" a line, instead of both")
       ->check(CLI::ExistingFile);
   train->add_option("--workers", options->workers, "Worker processes")
       ->check(CLI::Range(1, 64))
@@ -95,8 +97,9 @@ void AddJobOptions(CLI::App* train, CommandLine* line) {
 
 void AddRunOptions(CLI::App* train, CommandLine* line) {
   TrainOptions* options = &line->train;
-  train->add_option("--compute-ms", options->compute_ms,
-                    "Pretended forward time of a layer; backward takes twice as long")
+  train
+      ->add_option("--compute-ms", options->compute_ms,
+                   "Pretended forward time of a layer; backward takes twice as long")
       ->check(CLI::Range(0.0, 60000.0))
       ->capture_default_str();
   train->add_option("--steps", options->steps, "Measured training steps; 0: none")
@@ -105,8 +108,9 @@ void AddRunOptions(CLI::App* train, CommandLine* line) {
   train->add_option("--rounds", options->rounds, "Measured rounds of isolated transfers; 0: none")
       ->check(CLI::Range(0, 100000))
       ->capture_default_str();
-  train->add_option("--transfer-mib", line->transfer_mib,
-                    "MiB of each worker in each isolated transfer")
+  train
+      ->add_option("--transfer-mib", line->transfer_mib,
+                   "MiB of each worker in each isolated transfer")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   train->add_option("--small-fetches", options->small_fetches, "4 KiB fetches behind a latency")
@@ -135,6 +139,19 @@ Status WriteReport(const CommandLine& line, const Report& report) {
   return Error(ErrorCode::kUnavailable, "cannot write {}", line.json);
 }
 
+// The daemons have ended when it returns.
+Status Measure(const TrainOptions& options, Report* report) {
+  ASSIGN_OR_RETURN(Daemons daemons, Daemons::Run({.binary = options.luwud,
+                                                  .count = options.daemons,
+                                                  .memory_bytes = DaemonBytes(options),
+                                                  .update_threads = options.update_threads,
+                                                  .shm = options.transport == "shm",
+                                                  .stop = StopRequested}));
+  if (options.rounds > 0) RETURN_IF_ERROR(RunTransfers(options, StopRequested, &daemons, report));
+  if (options.steps > 0) RETURN_IF_ERROR(RunSteps(options, StopRequested, &daemons, report));
+  return OkStatus();
+}
+
 Status Train(CommandLine* line) {
   TrainOptions& options = line->train;
   options.transfer_bytes = line->transfer_mib * kMiB;
@@ -145,17 +162,13 @@ Status Train(CommandLine* line) {
   if (options.luwud.empty()) {
     options.luwud = SiblingProgram("luwud");
   }
+  const OthersMeter others;
   Report report;
   report.options = options;
-  report.params = TrainingJob(options).elements();
-  ASSIGN_OR_RETURN(Daemons daemons, Daemons::Run({.binary = options.luwud,
-                                                  .count = options.daemons,
-                                                  .memory_bytes = DaemonBytes(options),
-                                                  .update_threads = options.update_threads,
-                                                  .shm = options.transport == "shm",
-                                                  .stop = StopRequested}));
-  if (options.rounds > 0) RETURN_IF_ERROR(RunTransfers(options, StopRequested, &daemons, &report));
-  if (options.steps > 0) RETURN_IF_ERROR(RunSteps(options, StopRequested, &daemons, &report));
+  report.machine = DescribeMachine();
+  for (const BenchLayer& layer : options.layers) report.params += layer.elements;
+  RETURN_IF_ERROR(Measure(options, &report));
+  report.others_cpu_share = others.Share();
   return WriteReport(*line, report);
 }
 

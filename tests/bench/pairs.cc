@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include "tests/bench/yardsticks/yardsticks.h"
-
 namespace luwu::bench {
 
 StatusOr<std::unique_ptr<YardstickPairs>> YardstickPairs::Start(uint32_t count, StopCheck stop) {
@@ -57,14 +55,13 @@ StatusOr<Cost> YardstickPairs::Memcpy(uint64_t bytes) {
   return meter.Finish(bytes * near_.size(), replies);
 }
 
-StatusOr<Cost> YardstickPairs::Ring(uint64_t bytes) {
+StatusOr<Cost> YardstickPairs::Ring(uint64_t bytes, RingUse use, DType wire) {
   return Transfer(bytes, {{"do", "ring_write"}, {"bytes", bytes}},
-                  {{"do", "ring_read"}, {"bytes", bytes}});
+                  {{"do", "ring_read"}, {"use", use}, {"wire", wire}, {"bytes", bytes}});
 }
 
 StatusOr<Cost> YardstickPairs::SocketOneWay(uint64_t bytes) {
-  return Transfer(bytes, {{"do", "send"}, {"bytes", bytes}},
-                  {{"do", "receive"}, {"bytes", bytes}});
+  return Transfer(bytes, {{"do", "send"}, {"bytes", bytes}}, {{"do", "receive"}, {"bytes", bytes}});
 }
 
 StatusOr<Cost> YardstickPairs::SocketBothWays(uint64_t bytes) {

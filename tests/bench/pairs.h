@@ -9,6 +9,7 @@
 #include "common/base/memory.h"
 #include "tests/bench/child.h"
 #include "tests/bench/cost.h"
+#include "tests/bench/yardsticks/yardsticks.h"
 
 namespace luwu::bench {
 
@@ -23,7 +24,7 @@ class YardstickPairs {
 
   // `bytes` is of each pair; costs are of all pairs together.
   StatusOr<Cost> Memcpy(uint64_t bytes);
-  StatusOr<Cost> Ring(uint64_t bytes);
+  StatusOr<Cost> Ring(uint64_t bytes, RingUse use, DType wire);
   StatusOr<Cost> SocketOneWay(uint64_t bytes);
   StatusOr<Cost> SocketBothWays(uint64_t bytes);  // bytes of one direction
   StatusOr<Latency> Echo(uint64_t count);         // of the first pair, the others idle

@@ -16,21 +16,28 @@ double Ratio(const Cost& a, const Cost& b) { return a.gb_per_s() / b.gb_per_s();
 
 std::vector<Aim> ShmAims(const Report& report) {
   return {
-      {"shm push GB/s / ring GB/s",
+      {"shm push, parked, GB/s / ring with nobody reading",
+       report.Median([](const TransferRound& r) { return Ratio(r.push, r.ring_parked); }),
+       kShmPushOfRing, true},
+      {"shm push, SGD in place, GB/s / ring with SGD in place",
+       report.Median(
+           [](const TransferRound& r) { return Ratio(r.push_and_update, r.ring_update); }),
+       kShmPushOfRing, true},
+      {"shm push, parked, GB/s / ring read in place",
        report.Median([](const TransferRound& r) { return Ratio(r.push, r.ring); }), kShmPushOfRing,
        true},
-      {"shm push, updated in place, GB/s / ring GB/s",
+      {"shm push, SGD in place, GB/s / ring read in place",
        report.Median([](const TransferRound& r) { return Ratio(r.push_and_update, r.ring); }),
        kShmPushOfRing, true},
-      {"shm push CPU s/GB, both ends",
+      {"shm push, parked, CPU s/GB, both ends",
        report.Median([](const TransferRound& r) { return r.push.cpu_s_per_gb(); }),
        kShmPushCpuSecondsPerGb, false},
-      {"shm push, updated in place, CPU s/GB, both ends",
+      {"shm push, SGD in place, CPU s/GB, both ends",
        report.Median([](const TransferRound& r) { return r.push_and_update.cpu_s_per_gb(); }),
        kShmPushCpuSecondsPerGb, false},
       {"shm 4 KiB fetch p50 us",
-       report.Median([](const TransferRound& r) { return r.small_fetch.p50_us; }),
-       kShmSmallFetchUs, false},
+       report.Median([](const TransferRound& r) { return r.small_fetch.p50_us; }), kShmSmallFetchUs,
+       false},
       {"shm views at the same addresses each time (1: no copy)",
        report.Median([](const TransferRound& r) { return r.view_same_addresses ? 1.0 : 0.0; }), 1,
        true},
@@ -49,8 +56,7 @@ std::vector<Aim> TcpAims(const Report& report) {
        report.Median([](const TransferRound& r) { return Ratio(r.both_ways, r.socket_both_ways); }),
        kTcpOfSocket, true},
       {"tcp 4 KiB fetch p50 / gRPC echo p50",
-       report.Median(
-           [](const TransferRound& r) { return r.small_fetch.p50_us / r.echo.p50_us; }),
+       report.Median([](const TransferRound& r) { return r.small_fetch.p50_us / r.echo.p50_us; }),
        1, false},
   };
 }
@@ -87,8 +93,8 @@ double Report::UpdateGbPerThreadSecond(const StepSample& step) const {
   const uint64_t wire = WireBytes(options.wire_dtype);
   const double bytes_each = static_cast<double>(24 + options.workers * wire + wire);
   if (step.updates.thread_seconds_sum <= 0) return 0;
-  return bytes_each * static_cast<double>(step.updates.elements) /
-         step.updates.thread_seconds_sum / 1e9;
+  return bytes_each * static_cast<double>(step.updates.elements) / step.updates.thread_seconds_sum /
+         1e9;
 }
 
 std::vector<Aim> AimsOf(const Report& report) {

@@ -9,6 +9,7 @@
 
 #include "tests/bench/cost.h"
 #include "tests/bench/daemons.h"
+#include "tests/bench/machine.h"
 #include "tests/bench/pairs.h"
 #include "tests/bench/train_options.h"
 
@@ -16,7 +17,7 @@ namespace luwu::bench {
 
 struct TransferRound {
   // Yardsticks of this round.
-  Cost memcpy, ring, socket_one_way, socket_both_ways;
+  Cost memcpy, ring_parked, ring, ring_update, socket_one_way, socket_both_ways;
   Latency echo;
   // LuWu.
   Cost push;             // into the slots, where the bytes stay
@@ -46,6 +47,8 @@ struct StepSample {
 
 struct Report {
   TrainOptions options;
+  MachineInfo machine;
+  double others_cpu_share = 0;  // OthersMeter::Share of the whole run
   uint64_t params = 0;
   bool has_view = false;
   uint64_t transfer_layers = 0;

@@ -27,8 +27,7 @@ Json LatencyJson(const Report& report, LatencyOf latency) {
 
 Json RatiosJson(const Report& report) {
   const auto ratio = [&report](CostOf a, CostOf b) {
-    return report.Median(
-        [&](const TransferRound& r) { return a(r).gb_per_s() / b(r).gb_per_s(); });
+    return report.Median([&](const TransferRound& r) { return a(r).gb_per_s() / b(r).gb_per_s(); });
   };
   using R = TransferRound;
   const CostOf push = [](const R& r) -> const Cost& { return r.push; };
@@ -36,11 +35,15 @@ Json RatiosJson(const Report& report) {
   const CostOf fetch = [](const R& r) -> const Cost& { return r.fetch; };
   const CostOf both = [](const R& r) -> const Cost& { return r.both_ways; };
   const CostOf copy = [](const R& r) -> const Cost& { return r.memcpy; };
+  const CostOf ring_parked = [](const R& r) -> const Cost& { return r.ring_parked; };
+  const CostOf ring_update = [](const R& r) -> const Cost& { return r.ring_update; };
   const CostOf ring = [](const R& r) -> const Cost& { return r.ring; };
   const CostOf one_way = [](const R& r) -> const Cost& { return r.socket_one_way; };
   const CostOf both_ways = [](const R& r) -> const Cost& { return r.socket_both_ways; };
-  return {{"push_to_ring", ratio(push, ring)},
+  return {{"push_to_ring_parked", ratio(push, ring_parked)},
+          {"push_to_ring", ratio(push, ring)},
           {"push_and_update_to_ring", ratio(update, ring)},
+          {"push_and_update_to_ring_update", ratio(update, ring_update)},
           {"push_to_memcpy", ratio(push, copy)},
           {"fetch_to_memcpy", ratio(fetch, copy)},
           {"push_to_socket", ratio(push, one_way)},
@@ -57,7 +60,9 @@ Json TransfersJson(const Report& report) {
       {"bytes_per_worker", report.rounds[0].push.bytes / report.options.workers},
       {"yardsticks",
        {{"memcpy", CostJson(report, [](const R& r) -> const Cost& { return r.memcpy; })},
+        {"ring_parked", CostJson(report, [](const R& r) -> const Cost& { return r.ring_parked; })},
         {"ring", CostJson(report, [](const R& r) -> const Cost& { return r.ring; })},
+        {"ring_update", CostJson(report, [](const R& r) -> const Cost& { return r.ring_update; })},
         {"socket", CostJson(report, [](const R& r) -> const Cost& { return r.socket_one_way; })},
         {"socket_both_ways",
          CostJson(report, [](const R& r) -> const Cost& { return r.socket_both_ways; })},
@@ -73,8 +78,7 @@ Json TransfersJson(const Report& report) {
   if (report.has_view) {
     const double layers = static_cast<double>(report.transfer_layers);
     json["view"] = {
-        {"us_per_layer",
-         report.Median([&](const R& r) { return 1e6 * r.view.seconds / layers; })},
+        {"us_per_layer", report.Median([&](const R& r) { return 1e6 * r.view.seconds / layers; })},
         {"same_addresses",
          report.Median([](const R& r) { return r.view_same_addresses ? 1.0 : 0.0; }) == 1}};
   }
@@ -130,7 +134,14 @@ Json OptionsJson(const Report& report) {
 }  // namespace
 
 Json ReportJson(const Report& report) {
-  Json json = {{"bench", "train"}, {"options", OptionsJson(report)}};
+  Json json = {{"bench", "train"},
+               {"machine",
+                {{"cpus", report.machine.cpus},
+                 {"cpu_model", report.machine.cpu_model},
+                 {"memory_bytes", report.machine.memory_bytes},
+                 {"kernel", report.machine.kernel},
+                 {"others_cpu_share", report.others_cpu_share}}},
+               {"options", OptionsJson(report)}};
   if (!report.rounds.empty()) json["transfers"] = TransfersJson(report);
   if (!report.steps.empty()) {
     Json each = Json::array();

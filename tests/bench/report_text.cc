@@ -15,26 +15,30 @@ std::string Number(double value) { return fmt::format("{:.2f}", value); }
 
 void AddCost(const Report& report, const char* name, CostOf cost, Table* table) {
   const auto ratio = [&](CostOf base) {
-    return Number(report.Median([&](const R& r) { return cost(r).gb_per_s() / base(r).gb_per_s(); }));
+    return Number(
+        report.Median([&](const R& r) { return cost(r).gb_per_s() / base(r).gb_per_s(); }));
   };
-  table->AddRow({name, Number(report.Median([&](const R& r) { return cost(r).gb_per_s(); })),
-                 fmt::format("{:.3f}",
-                             report.Median([&](const R& r) { return cost(r).cpu_s_per_gb(); })),
-                 ratio([](const R& r) -> const Cost& { return r.memcpy; }),
-                 ratio([](const R& r) -> const Cost& { return r.ring; }),
-                 ratio([](const R& r) -> const Cost& { return r.socket_one_way; }),
-                 ratio([](const R& r) -> const Cost& { return r.socket_both_ways; })});
+  table->AddRow(
+      {name, Number(report.Median([&](const R& r) { return cost(r).gb_per_s(); })),
+       fmt::format("{:.3f}", report.Median([&](const R& r) { return cost(r).cpu_s_per_gb(); })),
+       ratio([](const R& r) -> const Cost& { return r.memcpy; }),
+       ratio([](const R& r) -> const Cost& { return r.ring; }),
+       ratio([](const R& r) -> const Cost& { return r.socket_one_way; }),
+       ratio([](const R& r) -> const Cost& { return r.socket_both_ways; })});
 }
 
 std::string TransfersText(const Report& report) {
-  Table table({"TRANSFER", ">GB/s", ">CPU s/GB", ">/MEMCPY", ">/RING", ">/SOCKET", ">/SOCKET 2-WAY"});
+  Table table(
+      {"TRANSFER", ">GB/s", ">CPU s/GB", ">/MEMCPY", ">/RING", ">/SOCKET", ">/SOCKET 2-WAY"});
   const auto add = [&](const char* name, CostOf cost) { AddCost(report, name, cost, &table); };
   add("memcpy in one process", [](const R& r) -> const Cost& { return r.memcpy; });
+  add("memfd ring, copy in only", [](const R& r) -> const Cost& { return r.ring_parked; });
   add("memfd ring, copy in, read in place", [](const R& r) -> const Cost& { return r.ring; });
+  add("memfd ring, copy in, SGD in place", [](const R& r) -> const Cost& { return r.ring_update; });
   add("loopback socket, one way", [](const R& r) -> const Cost& { return r.socket_one_way; });
   add("loopback socket, both ways, each way",
       [](const R& r) -> const Cost& { return r.socket_both_ways; });
-  add("luwu push", [](const R& r) -> const Cost& { return r.push; });
+  add("luwu push, parked in the slots", [](const R& r) -> const Cost& { return r.push; });
   add("luwu push + SGD update in place + commit",
       [](const R& r) -> const Cost& { return r.push_and_update; });
   add("luwu fetch", [](const R& r) -> const Cost& { return r.fetch; });
@@ -43,8 +47,9 @@ std::string TransfersText(const Report& report) {
 
   Table latency({"LATENCY", ">p50 us", ">p99 us"});
   const auto add_latency = [&](const char* name, const Latency& (*of)(const R&)) {
-    latency.AddRow({name, fmt::format("{:.1f}", report.Median([&](const R& r) { return of(r).p50_us; })),
-                    fmt::format("{:.1f}", report.Median([&](const R& r) { return of(r).p99_us; }))});
+    latency.AddRow(
+        {name, fmt::format("{:.1f}", report.Median([&](const R& r) { return of(r).p50_us; })),
+         fmt::format("{:.1f}", report.Median([&](const R& r) { return of(r).p99_us; }))});
   };
   add_latency("gRPC unary echo, 16 bytes", [](const R& r) -> const Latency& { return r.echo; });
   add_latency("luwu fetch, 4 KiB", [](const R& r) -> const Latency& { return r.small_fetch; });
@@ -52,11 +57,10 @@ std::string TransfersText(const Report& report) {
                                 ShortBytes(report.rounds[0].push.bytes / report.options.workers),
                                 report.rounds.size(), table.Render(), latency.Render());
   if (report.has_view) {
-    out += fmt::format(
-        "luwu view: {:.1f} us for a layer, no byte copied\n",
-        report.Median([&](const R& r) {
-          return 1e6 * r.view.seconds / static_cast<double>(report.transfer_layers);
-        }));
+    out += fmt::format("luwu view: {:.1f} us for a layer, no byte copied\n",
+                       report.Median([&](const R& r) {
+                         return 1e6 * r.view.seconds / static_cast<double>(report.transfer_layers);
+                       }));
   }
   return out + "\n";
 }
@@ -66,8 +70,8 @@ std::string StepsText(const Report& report) {
                ">HIDDEN", ">CPU s WORKERS", ">DAEMONS", ">4 KiB p50 us", ">p99 us"});
   const auto row = [&](const std::string& name, const StepSample& s) {
     table.AddRow({name, fmt::format("{:.3f}", s.seconds), ShortBytes(s.fetched_bytes),
-                  Number(s.fetch_gb_per_s()), ShortBytes(s.pushed_bytes),
-                  Number(s.push_gb_per_s()), Number(report.UpdateGbPerThreadSecond(s)),
+                  Number(s.fetch_gb_per_s()), ShortBytes(s.pushed_bytes), Number(s.push_gb_per_s()),
+                  Number(report.UpdateGbPerThreadSecond(s)),
                   fmt::format("{:.0f} %", 100 * s.hidden_share()), Number(s.worker_cpu_s),
                   Number(s.daemon_cpu_s), fmt::format("{:.1f}", s.small_fetch.p50_us),
                   fmt::format("{:.1f}", s.small_fetch.p99_us)});
@@ -88,9 +92,10 @@ std::string ReportText(const Report& report) {
   const TrainOptions& options = report.options;
   std::string out = fmt::format(
       "luwu-bench train: {} parameters in {} layers, {} worker(s), {} daemon(s), {}, {} on the "
-      "wire\n\n",
+      "wire\n{} CPUs ({}), {}; other processes took {:.0f} % of the CPU time\n\n",
       cli::ShortCount(report.params), options.layers.size(), options.workers, options.daemons,
-      options.transport, options.wire_dtype);
+      options.transport, options.wire_dtype, report.machine.cpus, report.machine.cpu_model,
+      ShortBytes(report.machine.memory_bytes), 100 * report.others_cpu_share);
   if (!report.rounds.empty()) out += TransfersText(report);
   if (!report.steps.empty()) out += StepsText(report);
   const std::vector<Aim> aims = AimsOf(report);

@@ -46,10 +46,9 @@ StatusOr<StepSample> OneStep(uint64_t step, Run* run) {
     end = std::max(end, reply.at("end").get<double>());
   }
   sample.exposed_update_s = end - pushed;
-  ASSIGN_OR_RETURN(const Json small,
-                   run->workers[0].Call({{"do", "small"},
-                                         {"version", step + 1},
-                                         {"count", run->options.small_fetches}}));
+  ASSIGN_OR_RETURN(const Json small, run->workers[0].Call({{"do", "small"},
+                                                           {"version", step + 1},
+                                                           {"count", run->options.small_fetches}}));
   sample.small_fetch = {small.at("p50_us"), small.at("p99_us")};
   return sample;
 }

@@ -48,8 +48,7 @@ BenchJob TransferJob(const TrainOptions& options) {
                           std::min(kShardsPerLayer, shards - first) * kShardElements});
   }
   job.layers.push_back({"small", kSmallLayerBytes / job.wire_bytes()});
-  job.slots_per_worker =
-      static_cast<uint32_t>(DivideUp(shards + 1, options.daemons)) + kSpareSlots;
+  job.slots_per_worker = static_cast<uint32_t>(DivideUp(shards + 1, options.daemons)) + kSpareSlots;
   return job;
 }
 
@@ -57,8 +56,9 @@ BenchJob TrainingJob(const TrainOptions& options) {
   BenchJob job;
   job.name = "bench-train";
   job.world_size = options.workers;
-  job.layers = options.layers;
   job.wire_dtype = options.wire_dtype;
+  job.layers = options.layers;
+  job.layers.push_back({"small", kSmallLayerBytes / job.wire_bytes()});
   job.keep_undo_state = options.keep_undo_state;
   job.slots_per_worker = kTrainingSlots;
   job.shard_elements = kShardElements;

@@ -23,9 +23,11 @@ class TransferBench {
   StatusOr<TransferRound> Round(bool view) {
     TransferRound round;
     ASSIGN_OR_RETURN(round.memcpy, pairs_->Memcpy(worker_bytes()));
-    ASSIGN_OR_RETURN(round.ring, pairs_->Ring(worker_bytes()));
+    ASSIGN_OR_RETURN(round.ring_parked, Ring(RingUse::kNothing));
     ASSIGN_OR_RETURN(round.push, Push());
+    ASSIGN_OR_RETURN(round.ring, Ring(RingUse::kRead));
     ASSIGN_OR_RETURN(round.push_and_update, PushAndUpdate());
+    ASSIGN_OR_RETURN(round.ring_update, Ring(RingUse::kUpdate));
     ASSIGN_OR_RETURN(round.socket_one_way, pairs_->SocketOneWay(worker_bytes()));
     ASSIGN_OR_RETURN(round.fetch, Measure(Versioned("fetch")));
     ASSIGN_OR_RETURN(round.socket_both_ways, pairs_->SocketBothWays(worker_bytes()));
@@ -50,6 +52,9 @@ class TransferBench {
     return (job_.elements() - small) * job_.wire_bytes();
   }
   std::span<Child> measured() { return std::span(workers_).subspan(1); }
+  StatusOr<Cost> Ring(RingUse use) {
+    return pairs_->Ring(worker_bytes(), use, DTypeOf(options_.wire_dtype));
+  }
   Json Versioned(const char* command) const { return {{"do", command}, {"version", step_}}; }
 
   StatusOr<Cost> Measure(const Json& command) {
@@ -124,8 +129,7 @@ class TransferBench {
 
 }  // namespace
 
-Status RunTransfers(const TrainOptions& options, StopCheck stop, Daemons* daemons,
-                    Report* report) {
+Status RunTransfers(const TrainOptions& options, StopCheck stop, Daemons* daemons, Report* report) {
   TransferBench bench(options, stop, daemons);
   RETURN_IF_ERROR(bench.Start());
   report->has_view = options.transport == "shm";

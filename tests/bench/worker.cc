@@ -4,9 +4,7 @@
 
 #include <thread>
 
-#include "luwu/luwu.h"
 #include "common/base/memory.h"
-#include "common/tensor/dtype.h"
 #include "tests/bench/command_loop.h"
 #include "tests/bench/layer_table.h"
 #include "tests/bench/samples.h"

@@ -18,11 +18,6 @@ int32_t TransportOf(const std::string& name) {
 
 }  // namespace
 
-DType DTypeOf(const std::string& wire_dtype) {
-  if (wire_dtype == "fp32") return DType::kFloat32;
-  return wire_dtype == "fp16" ? DType::kFloat16 : DType::kBFloat16;
-}
-
 WorkerSession::~WorkerSession() {
   if (session_ != 0) luwu_session_close(session_);
 }

@@ -8,13 +8,10 @@
 
 #include "common/base/memory.h"
 #include "common/base/status.h"
-#include "common/tensor/dtype.h"
 #include "luwu/luwu.h"
 #include "tests/bench/layer_table.h"
 
 namespace luwu::bench {
-
-DType DTypeOf(const std::string& wire_dtype);
 
 struct WorkerPlace {
   uint32_t rank = 0;

@@ -63,20 +63,17 @@ def _options(values: HyperParameters) -> dict[str, object]:
                 weight_decay=values.weight_decay, nesterov=values.nesterov)
 
 
-def relative_difference(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Largest |ours - theirs| of a tensor over its typical magnitude or, for larger elements, their
-    own. (A weight passing through zero carries the rounding errors of its larger past: a quotient
-    by its own momentary value has no bound for any two ways of rounding.)"""
-    a, b = ours.astype(np.float64), theirs.astype(np.float64)
-    typical = np.sqrt(np.mean(np.square(b)))
-    scale = np.maximum(np.abs(b), typical)
-    return float(np.max(np.abs(a - b) / scale)) if typical > 0 else float(np.max(np.abs(a - b)))
-
-
 def worst_difference(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> float:
-    """Over all tensors that torch has."""
+    """Largest |ours - theirs| of any element that torch has, over its magnitude or, for smaller
+    ones, the typical magnitude of the model. (A weight passing through zero carries the rounding
+    errors of its larger past: a quotient by its momentary value has no bound for any two ways of
+    rounding.)"""
     assert theirs and theirs.keys() <= ours.keys()
-    return max(relative_difference(ours[name], value) for name, value in theirs.items())
+    a, b = (np.concatenate([values[name].astype(np.float64).reshape(-1) for name in theirs])
+            for values in (ours, theirs))
+    typical = np.sqrt(np.mean(np.square(b)))
+    assert typical > 0
+    return float(np.max(np.abs(a - b) / np.maximum(np.abs(b), typical)))
 
 
 def assert_equal(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray],

@@ -12,7 +12,7 @@ from oracle import Oracle, assert_equal
 
 OPTIMIZERS = {
     "adamw": AdamW(lr=1e-3),
-    "adamw_other_betas": AdamW(lr=5e-3, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1),
+    "adamw_other_betas": AdamW(lr=2e-3, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1),
     "adamw_no_decay": AdamW(lr=1e-3, weight_decay=0.0),
     "sgd": SGD(lr=1e-2),
     "sgd_decay": SGD(lr=1e-2, weight_decay=1e-2),

@@ -141,7 +141,11 @@ void DaemonCluster::Kill(uint32_t node) {
   member.pid = -1;
 }
 
-void DaemonCluster::Pause(uint32_t node) { ::kill(members_[node].pid, SIGSTOP); }
+void DaemonCluster::Pause(uint32_t node) {
+  ::kill(members_[node].pid, SIGSTOP);
+  int status = 0;
+  ::waitpid(members_[node].pid, &status, WUNTRACED);  // until it has really stopped
+}
 void DaemonCluster::Resume(uint32_t node) { ::kill(members_[node].pid, SIGCONT); }
 
 std::string DaemonCluster::LogOf(uint32_t node) const {

@@ -30,9 +30,9 @@ class DaemonCluster {
 
   std::string endpoints() const;  // "127.0.0.1:40001,127.0.0.1:40003"
   std::string endpoint(uint32_t node) const;
-  void Kill(uint32_t node);      // SIGKILL, and waits for it
-  void Pause(uint32_t node);     // SIGSTOP
-  void Resume(uint32_t node);    // SIGCONT
+  void Kill(uint32_t node);    // SIGKILL, and waits for it
+  void Pause(uint32_t node);   // SIGSTOP, and waits until it stands still
+  void Resume(uint32_t node);  // SIGCONT
   std::string LogOf(uint32_t node) const;
 
  private:

@@ -17,8 +17,6 @@ import torch
 import luwu
 from luwu.buffers import Memory, Segment, memory_of
 
-_CTYPES = {luwu.DType.FLOAT32: (ctypes.c_float, np.float32), luwu.DType.FLOAT16: (None, np.float16)}
-
 
 def _array(memory: Memory) -> np.ndarray:
     raw = (ctypes.c_uint8 * (memory.count * memory.dtype.itemsize)).from_address(memory.address)
@@ -82,9 +80,10 @@ class FakeSession:
     def wait_loaded(self, timeout_s: float = 0) -> None:
         assert self.loaded
 
-    def read(self, layer: int, quantity: str = "master", timeout_s: float = 0) -> np.ndarray:
+    def read(self, layer: int, quantity: str = "master", offset: int = 0,
+             count: int | None = None, timeout_s: float = 0) -> np.ndarray:
         assert quantity == "master"
-        return self.masters[layer].copy()
+        return self.masters[layer][offset:][:count].copy()
 
     def begin_step(self, step: int, groups: Any, timeout_s: float = 0) -> None:
         assert step == self.step and self.begun is None, (step, self.step)
@@ -126,7 +125,8 @@ class FakeSession:
 
         def work() -> None:
             self._fail("push")
-            total = self.sums.setdefault(layer, np.zeros(self.job.layers[layer].elements, np.float32))
+            elements = self.job.layers[layer].elements
+            total = self.sums.setdefault(layer, np.zeros(elements, np.float32))
             for segment in gradient:
                 memory = memory_of(segment.data, writable=False)
                 values = _array(memory)

@@ -23,8 +23,8 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """Embedding, blocks, head; the head may be tied to the embedding. ``skip``: blocks to leave out of
-    the next forward. ``checkpoint``: None, or the value of ``use_reentrant``."""
+    """Embedding, blocks, head; the head may be tied to the embedding. ``skip``: blocks to leave
+    out of the next forward. ``checkpoint``: None, or the value of ``use_reentrant``."""
 
     def __init__(self, blocks: int = 3, width: int = 24, tied: bool = True,
                  checkpoint: bool | None = None) -> None:

@@ -9,9 +9,10 @@ import torch
 LIMIT = 1e-6  # largest relative difference of any weight
 
 
-def relative_difference(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> float:
-    """Largest |a - b| / max(|b|, r) over all weights, with r the root mean square of the weight's tensor:
-    a weight that passes through zero has no meaningful relative difference of its own."""
+def relative_difference(ours: Mapping[str, torch.Tensor],
+                        theirs: Mapping[str, torch.Tensor]) -> float:
+    """Largest |a - b| / max(|b|, r) over all weights, with r the root mean square of the weight's
+    tensor: a weight that passes through zero has no meaningful relative difference of its own."""
     assert ours.keys() == theirs.keys()
     worst = 0.0
     for name, ours_tensor in ours.items():

@@ -12,7 +12,8 @@ import luwu
 from luwu import _ffi, buffers, errors
 from luwu.torch.predictor import EVAL, TRAIN, Predictor
 
-_HEADER = (Path(__file__).resolve().parents[2] / "client" / "include" / "luwu" / "luwu.h").read_text()
+_SOURCE = Path(__file__).resolve().parents[2]
+_HEADER = (_SOURCE / "client" / "include" / "luwu" / "luwu.h").read_text()
 
 
 def test_every_status_of_the_header_has_a_class_in_its_range() -> None:

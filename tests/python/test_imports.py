@@ -27,7 +27,7 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
         env={**os.environ, "PYTHONPATH": str(_PACKAGE), **environment})
 
 
-@pytest.mark.parametrize("order", itertools.permutations(["luwu", *_OTHERS]), ids=",".join)
+@pytest.mark.parametrize("order", list(itertools.permutations(["luwu", *_OTHERS])), ids=",".join)
 def test_every_import_order_works(order: tuple[str, ...]) -> None:
     code = "\n".join([_USE[name] for name in order] + [_USE[name] for name in order])
     result = run_python(code + "\nprint('end')")
@@ -62,7 +62,7 @@ def test_the_library_ends_quietly_with_the_interpreter() -> None:
     result = run_python(
         "import logging, luwu\n"
         "luwu.set_log_sink(logging.getLogger('luwu'))\n"
-        "try: luwu.Session('127.0.0.1:1', luwu.JobSpec('j', 1, (luwu.layer_of('l', [('a', (1,))]),)),"
-        " 0, timeout_s=0.5)\n"
+        "job = luwu.JobSpec('j', 1, (luwu.layer_of('l', [('a', (1,))]),))\n"
+        "try: luwu.Session('127.0.0.1:1', job, 0, timeout_s=0.5)\n"
         "except luwu.LuwuError: pass")
     assert (result.returncode, result.stderr) == (0, "")

@@ -11,50 +11,13 @@ from typing import Any, Callable
 
 import pytest
 import torch
-from fake_session import FakeSession
+import torch.utils.checkpoint
+from fake_training import assert_equal_weights, start, train
 from models import Block, Net, batch, loss_of, make_net
 from torch import nn
 
 import luwu
 import luwu.torch as lt
-
-
-def start(net: nn.Module, **options: Any) -> tuple[lt.OffloadedOptimizer, FakeSession]:
-    sessions: list[FakeSession] = []
-
-    def connect(job: luwu.JobSpec) -> Any:
-        sessions.append(FakeSession(job))
-        return sessions[0]
-
-    arguments: dict[str, Any] = dict(
-        units=Block, optimizer=luwu.AdamW(lr=1e-2), wire="fp32", connect=connect)
-    arguments.update(options)
-    return lt.offload(net, **arguments), sessions[0]
-
-
-def assert_equal_weights(net: nn.Module, reference: nn.Module) -> None:
-    ours, theirs = net.state_dict(), reference.state_dict()
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        assert torch.equal(ours[name], theirs[name]), name
-
-
-def train(net: Net, steps: int, reference: Net, **options: Any) -> FakeSession:
-    """Trains both; losses must be equal at every step."""
-    theirs = torch.optim.AdamW(reference.parameters(), lr=1e-2)
-    optimizer, session = start(net, **options)
-    for step in range(steps):
-        loss, expected = loss_of(net, batch(step)), loss_of(reference, batch(step))
-        loss.backward()
-        assert optimizer.resident_bytes() == 0
-        assert optimizer.step().applied
-        optimizer.zero_grad()
-        theirs.zero_grad()
-        expected.backward()
-        theirs.step()
-        assert loss.item() == expected.item(), step
-    assert_equal_weights(net, reference)
-    return session
 
 
 @pytest.mark.parametrize("checkpoint", [None, True, False])
@@ -83,7 +46,8 @@ def test_parameters_stay_the_same_objects_and_hold_no_storage() -> None:
     seen: list[int] = []
 
     def look(*_: Any) -> None:
-        seen.append(sum(not lt.is_placeholder(p) for block in net.blocks for p in block.parameters()))
+        parameters = [p for block in net.blocks for p in block.parameters()]
+        seen.append(sum(not lt.is_placeholder(p) for p in parameters))
 
     for block in net.blocks:
         block.norm.register_forward_pre_hook(look)
@@ -327,7 +291,8 @@ def test_mixed_dtypes_in_one_unit() -> None:
     assert optimizer.resident_bytes() == 0
     layer = session.job.layers[2]
     assert [t.offset % 64 for t in layer.tensors] == [0] * 6
-    assert [t.name.split(".")[-2] for t in layer.tensors] == ["norm"] * 2 + ["up"] * 2 + ["down"] * 2
+    assert [t.name.split(".")[-2] for t in layer.tensors] == [
+        "norm", "norm", "up", "up", "down", "down"]
 
 
 def test_a_unit_that_runs_twice_in_one_pass() -> None:
@@ -415,114 +380,62 @@ def test_keyword_arguments_and_structured_outputs() -> None:
     assert_equal_weights(net, reference)
 
 
-def test_an_error_in_forward_gives_the_memory_back() -> None:
-    net = make_net()
-    optimizer, _ = start(net)
-    failing = net.blocks[1].down.register_forward_hook(lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        loss_of(net, batch(0))
-    failing.remove()
-    assert sum(unit.nbytes for unit in optimizer._units if not unit.is_root) == 0
-    loss_of(net, batch(0)).backward()
-    assert optimizer.step().applied
-    assert optimizer.resident_bytes() == 0
+def test_a_parameter_passed_as_input_collects_no_hooks() -> None:
+    class Prompted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.prompt = nn.Parameter(torch.ones(3, 24))
+            self.blocks = nn.ModuleList(Block() for _ in range(2))
 
+        def forward(self) -> torch.Tensor:
+            return self.blocks[1](self.blocks[0](self.prompt))
 
-def test_an_error_in_backward_before_any_push_can_be_repeated() -> None:
-    net, reference = make_net(), make_net()
-    optimizer, _ = start(net)
-    logits = net(batch(0)[0])
-    logits.register_hook(lambda grad: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        logits.sum().backward()
-    loss_of(net, batch(0)).backward()
-    assert optimizer.step().applied
+    torch.manual_seed(0)
+    net = Prompted()
+    reference = copy.deepcopy(net)
     theirs = torch.optim.AdamW(reference.parameters(), lr=1e-2)
-    loss_of(reference, batch(0)).backward()
-    theirs.step()
-    assert_equal_weights(net, reference)
-
-
-def test_retryable_errors_are_repeated_and_others_are_not() -> None:
-    net = make_net()
-    optimizer, session = start(net, settings=lt.Settings(worker_timeout_s=5))
-    session.fail_next = {
-        "fetch": [luwu.DeadlineError("slow")], "push": [luwu.UnavailableError("away")],
-        "commit": [luwu.WorkerLostError("rank 1 is lost")] * 2,
-    }
-    # The fake's operation runs its work again when waited for again, like a repeated call.
-    loss_of(net, batch(0)).backward()
-    assert optimizer.step().applied
-    session.fail_next = {"commit": [luwu.NodeLostError("node1 is lost")]}
-    loss_of(net, batch(1)).backward()
-    with pytest.raises(luwu.NodeLostError, match="node1"):
+    optimizer, _ = start(net)
+    for _ in range(4):
+        net().square().sum().backward()
+        assert optimizer.resident_bytes() == 0
         optimizer.step()
-
-
-def test_a_lost_worker_ends_step_after_the_timeout_and_step_may_be_repeated() -> None:
-    net = make_net()
-    optimizer, session = start(net, settings=lt.Settings(worker_timeout_s=0.3))
-    loss_of(net, batch(0)).backward()
-    session.fail_next = {"commit": [luwu.WorkerLostError("rank 1 is lost")] * 50}
-    with pytest.raises(luwu.WorkerLostError, match="rank 1"):
-        optimizer.step()
-    session.fail_next = {}
-    assert optimizer.step().applied
-
-
-def test_state_dict_has_the_masters_and_loading_or_copying_is_refused() -> None:
-    net, reference = make_net(), make_net()
-    optimizer, _ = start(net)
+        theirs.zero_grad()
+        reference().square().sum().backward()
+        theirs.step()
     assert_equal_weights(net, reference)
-    assert net.state_dict().keys() >= {"head.weight", "embedding.weight"}
-    full = optimizer.full_state_dict()
-    assert all(value.dtype is torch.float32 and not value.isnan().any() for value in full.values())
-    with pytest.raises(luwu.StateError, match="before offload"):
-        net.load_state_dict(reference.state_dict())
-    with pytest.raises(luwu.StateError, match="full_state_dict"):
-        copy.deepcopy(net)
+    assert not net.prompt._backward_hooks
 
 
-def test_restore_gives_an_ordinary_module_back() -> None:
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing_the_whole_module(reentrant: bool) -> None:
     net, reference = make_net(), make_net()
+    theirs = torch.optim.AdamW(reference.parameters(), lr=1e-2)
     optimizer, _ = start(net)
-    optimizer.restore()
+    scale = torch.ones((), requires_grad=True)  # reentrant checkpointing needs such an input
+    for step in range(3):
+        for module, advance in ((net, optimizer.step), (reference, theirs.step)):
+            tokens, targets = batch(step)
+            logits = torch.utils.checkpoint.checkpoint(
+                lambda s, t: module(t) * s, scale, tokens, use_reentrant=reentrant)
+            nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
+            if module is net:
+                assert optimizer.resident_bytes() == 0
+            advance()
+        theirs.zero_grad()
     assert_equal_weights(net, reference)
-    loss_of(net, batch(0)).backward()
-    assert net.embedding.weight.grad is not None
-    copy.deepcopy(net).load_state_dict(reference.state_dict())
 
 
-def test_submodules_with_root_parameters_work_alone() -> None:
+def test_units_called_without_the_root_module() -> None:
     net, reference = make_net(), make_net()
+    theirs = torch.optim.AdamW(reference.blocks.parameters(), lr=1e-2)
     optimizer, _ = start(net)
-    with torch.no_grad():
-        tokens = batch(0)[0]
-        assert torch.equal(net.embedding(tokens), reference.embedding(tokens))
-    assert optimizer.resident_bytes() == 0
-
-
-@pytest.mark.parametrize("change, match", [
-    (dict(units=[nn.Linear(2, 2)]), "not a proper submodule"),
-    (dict(units=["blocks"]), "is not a module"),
-    (dict(missing_grad="ignore"), "'error' or 'zero'"),
-    (dict(micro_batches=0), "at least 1"),
-    (dict(wire="int8"), "not one of"),
-])
-def test_wrong_arguments_are_named(change: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        start(make_net(), **change)
-
-
-def test_wrong_modules_are_named() -> None:
-    with pytest.raises(luwu.UnsupportedError, match="'weight' is torch.float64"):
-        start(nn.Linear(2, 2).double(), units=[])
-    with pytest.raises(luwu.ArgumentError, match="no parameters"):
-        start(nn.ReLU(), units=[], param_groups=[{"params": []}])
-    net = make_net()
-    with pytest.raises(luwu.ArgumentError, match="'norm.weight' is in no group"):
-        start(net, param_groups=[{"params": net.blocks.parameters()},
-                                 {"params": [net.embedding.weight]}])
-    start(net)
-    with pytest.raises(luwu.StateError, match="twice"):
-        start(net)
+    x = torch.ones(2, 24)
+    for _ in range(3):
+        for module, advance in ((net, optimizer.step), (reference, theirs.step)):
+            module.blocks[1](module.blocks[0](x)).square().mean().backward()
+            advance()
+        theirs.zero_grad()
+        assert optimizer.resident_bytes() == 0
+        with torch.no_grad():
+            assert torch.equal(net.blocks[0](x), reference.blocks[0](x))
+    assert_equal_weights(net.blocks, reference.blocks)

@@ -293,23 +293,23 @@ def _read_only() -> np.ndarray:
     (luwu.NotFoundError, "'third'", lambda job, s: s.fetch("third", 0)),
     (luwu.NotFoundError, "layer 2", lambda job, s: s.fetch(2, 0)),
     (luwu.NotFoundError, "layer -1", lambda job, s: s.fetch(-1, 0)),
-    (luwu.ArgumentError, "", lambda job, s: s.fetch(1, 0, np.zeros(65, np.float32))),
-    (luwu.ArgumentError, "", lambda job, s: s.fetch(
+    (luwu.ArgumentError, ".", lambda job, s: s.fetch(1, 0, np.zeros(65, np.float32))),
+    (luwu.ArgumentError, ".", lambda job, s: s.fetch(
         1, 0, luwu.Segment(np.zeros(1, np.float32), 64))),
-    (luwu.ArgumentError, "", lambda job, s: s.fetch(
-        1, 0, [luwu.Segment(np.zeros(9, np.float32), 0), luwu.Segment(np.zeros(9, np.float32), 8)])),
+    (luwu.ArgumentError, ".", lambda job, s: s.fetch(
+        1, 0, [luwu.Segment(np.zeros(9, np.float32), offset) for offset in (0, 8)])),
     (luwu.UnsupportedError, "float64", lambda job, s: s.fetch(1, 0, np.zeros(64))),
     (luwu.ArgumentError, "contiguous", lambda job, s: s.fetch(1, 0, _strided(job))),
     (luwu.ArgumentError, "read-only", lambda job, s: s.fetch(1, 0, _read_only())),
     (luwu.ArgumentError, "list|str|buffer", lambda job, s: s.fetch(1, 0, "buffer")),
     (luwu.ArgumentError, "float32", lambda job, s: s.load(1, np.zeros(64))),
     (luwu.ArgumentError, "quantity", lambda job, s: s.read(1, "gradient")),
-    (luwu.DeadlineError, "", lambda job, s: s.fetch(1, 1, timeout_s=0.05)),
-    (luwu.StateError, "", lambda job, s: s.push(1, np.zeros(64, np.float32))),
-    (luwu.StateError, "", lambda job, s: s.close_layer(1)),
-    (luwu.StateError, "", lambda job, s: s.commit(0)),
-    (luwu.StateError, "", lambda job, s: s.begin_step(5)),
-    (luwu.ArgumentError, "", lambda job, s: s.begin_step(0, [])),
+    (luwu.DeadlineError, ".", lambda job, s: s.fetch(1, 1, timeout_s=0.05)),
+    (luwu.StateError, ".", lambda job, s: s.push(1, np.zeros(64, np.float32))),
+    (luwu.StateError, ".", lambda job, s: s.close_layer(1)),
+    (luwu.StateError, ".", lambda job, s: s.commit(0)),
+    (luwu.StateError, ".", lambda job, s: s.begin_step(5)),
+    (luwu.ArgumentError, ".", lambda job, s: s.begin_step(0, [])),
     (luwu.ArgumentError, "lr", lambda job, s: s.begin_step(0, [luwu.AdamW(lr=-1)])),
     (luwu.ArgumentError, "lr", lambda job, s: s.begin_step(0, [luwu.AdamW(lr=math.nan)])),
 ])

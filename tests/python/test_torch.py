@@ -72,8 +72,8 @@ def test_two_hundred_steps_of_adamw(cluster: Cluster, job_name: str) -> None:
 
 
 @pytest.mark.parametrize("values", [
-    dict(lr=0.02), dict(lr=0.02, momentum=0.9), dict(lr=0.02, momentum=0.9, dampening=0.3),
-    dict(lr=0.02, momentum=0.9, nesterov=True, weight_decay=0.01)])
+    dict(lr=0.01), dict(lr=0.01, momentum=0.9), dict(lr=0.01, momentum=0.9, dampening=0.3),
+    dict(lr=0.01, momentum=0.9, nesterov=True, weight_decay=0.01)])
 def test_sgd(cluster: Cluster, job_name: str, values: dict[str, Any]) -> None:
     run(cluster, job_name, 50, lambda net: torch.optim.SGD(net.parameters(), **values),
         optimizer=luwu.SGD(**values))
@@ -240,3 +240,14 @@ def test_a_worker_that_comes_back_finds_step_and_weights(cluster: Cluster, job_n
     found = resumed.full_state_dict()
     assert all(torch.equal(masters[name], found[name]) for name in masters)
     resumed.close()
+
+
+def test_forked_data_loader_workers_do_no_harm(cluster: Cluster, job_name: str) -> None:
+    net = make_net()
+    optimizer = offload(cluster, job_name, net)
+    data = [batch(step)[0] for step in range(6)]
+    for tokens in torch.utils.data.DataLoader(data, batch_size=None, num_workers=2):
+        loss_of(net, (tokens, tokens)).backward()
+        assert optimizer.step().applied
+    assert optimizer.current_step == 6
+    optimizer.close()

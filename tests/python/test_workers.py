@@ -76,7 +76,8 @@ def test_a_killed_worker_is_named_to_the_others_within_the_lease(
     cluster = start_cluster(nodes=2, shm=[True, False], heartbeat_ms=250, lease_ms=LEASE_MS)
     first = Worker(endpoints=cluster.endpoints, job="job", rank=0, world_size=2, steps=5,
                    worker_timeout_s=0.1)
-    second = Worker(endpoints=cluster.endpoints, job="job", rank=1, world_size=2, steps=5, hold_at=2)
+    second = Worker(endpoints=cluster.endpoints, job="job", rank=1, world_size=2, steps=5,
+                    hold_at=2)
     with first, second:
         second.await_event("held")
         second.kill()

@@ -46,8 +46,10 @@ def train(options: dict[str, Any]) -> None:
     optimizer = lt.offload(
         net, units=Block, endpoints=options["endpoints"], job=options["job"], rank=options["rank"],
         world_size=options["world_size"], optimizer=luwu.AdamW(lr=1e-2), wire=options["wire"],
-        settings=lt.Settings(overflow_bytes=1 << 20, restart_count=options["restart_count"], transport=options["transport"],
-                             worker_timeout_s=options["worker_timeout_s"], call_timeout_s=5))
+        settings=lt.Settings(
+            overflow_bytes=1 << 20, restart_count=options["restart_count"],
+            transport=options["transport"], worker_timeout_s=options["worker_timeout_s"],
+            call_timeout_s=5))
     tell(event="start", step=optimizer.current_step)
     while optimizer.current_step < options["steps"]:
         step = optimizer.current_step

@@ -15,6 +15,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import random
 import select
 import shutil
 import signal
@@ -33,14 +34,27 @@ class ClusterError(RuntimeError):
 
 
 def free_ports(count: int) -> List[int]:
-    """Loopback ports that nobody listens on now. Held together, so that they differ."""
-    sockets = [socket.socket() for _ in range(count)]
+    """Different loopback ports that nobody uses now.
+
+    Not from the range that the kernel gives to outgoing connections: one of those could take the
+    port while a daemon is down, and a client that dials such a port can even reach itself.
+    """
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
+        first_outgoing = int(file.read().split()[0])
+    candidates = list(range(10000, first_outgoing)) or [0] * 1000
+    random.SystemRandom().shuffle(candidates)
+    held: List[socket.socket] = []
     try:
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
+        while len(held) < count:
+            sock = socket.socket()
+            try:
+                sock.bind(("127.0.0.1", candidates.pop()))
+                held.append(sock)
+            except OSError:
+                sock.close()
+        return [sock.getsockname()[1] for sock in held]
     finally:
-        for sock in sockets:
+        for sock in held:
             sock.close()
 
 
@@ -67,7 +81,7 @@ class NodeSpec:
 
 
 class Daemon:
-    """One luwud process. `arguments` begins with the program; its output goes to FOLDER/luwud.log."""
+    """One luwud process. `arguments` begins with the program; output goes to FOLDER/luwud.log."""
 
     def __init__(
         self,

@@ -6,11 +6,13 @@
  *  - Handles are 64-bit values with a generation. A stale, foreign or zero handle gives
  *    LUWU_E_BAD_HANDLE, never a crash.
  *  - Every struct passed in begins with `struct_size`, set by the caller to sizeof; fields are only
- *    ever appended. An unknown (too small or too large) size gives LUWU_E_BAD_STRUCT. Reserved fields are zero.
+ *    ever appended. An unknown (too small or too large) size gives LUWU_E_BAD_STRUCT. Reserved
+ * fields are zero.
  *  - Strings are NUL-terminated UTF-8. Text out goes to a caller's buffer: (char *buffer, uint64_t
  *    capacity); it is always terminated and cut when too long.
  *  - Buffers stay the caller's. Each function says until when they must live.
- *  - Every wait has a timeout in milliseconds. A timeout gives LUWU_E_DEADLINE and is never success.
+ *  - Every wait has a timeout in milliseconds. A timeout gives LUWU_E_DEADLINE and is never
+ * success.
  *  - All functions may be called from any thread. After fork() the child gets LUWU_E_STATE.
  *  - The library never exits, throws, prints, or installs signal handlers.
  */
@@ -79,38 +81,34 @@ typedef enum luwu_transport {
   LUWU_TRANSPORT_SHM = 1,
   LUWU_TRANSPORT_TCP = 2
 } luwu_transport;
-typedef enum luwu_outcome {
-  LUWU_APPLIED = 1,
-  LUWU_SKIPPED = 2,
-  LUWU_FAILED = 3
-} luwu_outcome;
+typedef enum luwu_outcome { LUWU_APPLIED = 1, LUWU_SKIPPED = 2, LUWU_FAILED = 3 } luwu_outcome;
 typedef enum luwu_quantity { LUWU_MASTER = 1, LUWU_MOMENT1 = 2, LUWU_MOMENT2 = 3 } luwu_quantity;
 
 typedef uint64_t luwu_session; /* one worker's membership in one job, on all nodes */
 typedef uint64_t luwu_op;      /* one asynchronous fetch or push */
 
-/* ---- library ------------------------------------------------------------------------------- */
+/* ---- library --------------------------------------------------------------------------------- */
 
 /* First call. `abi_version` is LUWU_ABI_VERSION. Idempotent. */
 LUWU_API int32_t luwu_init(uint32_t abi_version);
 /* "0.1.0"; static. */
-LUWU_API const char *luwu_version(void);
+LUWU_API const char* luwu_version(void);
 /* "worker lost"; static. */
-LUWU_API const char *luwu_strerror(int32_t status);
+LUWU_API const char* luwu_strerror(int32_t status);
 /* Text of the calling thread's last failed call; valid until its next call. Never NULL. */
-LUWU_API const char *luwu_last_error(void);
+LUWU_API const char* luwu_last_error(void);
 /* 0 debug, 1 info, 2 warning, 3 error. `line` lives during the call. The sink may be called from
  * any thread and must not call the library. NULL removes it. */
-typedef void (*luwu_log_sink)(int32_t level, const char *line, void *context);
-LUWU_API int32_t luwu_set_log_sink(luwu_log_sink sink, void *context, int32_t level);
+typedef void (*luwu_log_sink)(int32_t level, const char* line, void* context);
+LUWU_API int32_t luwu_set_log_sink(luwu_log_sink sink, void* context, int32_t level);
 
-/* ---- job schema ---------------------------------------------------------------------------- */
+/* ---- job schema ------------------------------------------------------------------------------ */
 
 typedef struct luwu_tensor_spec {
   uint32_t struct_size;
   uint32_t group;        /* hyper-parameter group */
-  const char *name;      /* unique in the job */
-  const uint64_t *shape; /* `dims` sizes, each >= 1; NULL with dims 0 means a scalar */
+  const char* name;      /* unique in the job */
+  const uint64_t* shape; /* `dims` sizes, each >= 1; NULL with dims 0 means a scalar */
   uint32_t dims;
   uint32_t trainable; /* 0 or 1 */
   uint64_t offset;    /* elements from the start of the layer */
@@ -119,16 +117,16 @@ typedef struct luwu_tensor_spec {
 typedef struct luwu_layer_spec {
   uint32_t struct_size;
   uint32_t tensor_count;
-  const char *name;
-  const luwu_tensor_spec *tensors;
+  const char* name;
+  const luwu_tensor_spec* tensors;
   uint64_t elements;
 } luwu_layer_spec;
 
 typedef struct luwu_job_spec {
   uint32_t struct_size;
   uint32_t world_size;
-  const char *name;
-  const luwu_layer_spec *layers;
+  const char* name;
+  const luwu_layer_spec* layers;
   uint32_t layer_count;
   uint32_t groups;
   int32_t optimizer;     /* luwu_optimizer */
@@ -155,52 +153,52 @@ typedef struct luwu_hyper {
   double dampening;
 } luwu_hyper;
 
-/* ---- session ------------------------------------------------------------------------------- */
+/* ---- session --------------------------------------------------------------------------------- */
 
 typedef struct luwu_open_options {
   uint32_t struct_size;
   uint32_t rank;
-  const char *endpoints;  /* "host:port[,host:port...]" of any daemons of the cluster */
-  const luwu_job_spec *job; /* create or join; copied during the call */
-  uint64_t restart_count;   /* higher fences an earlier holder of the rank */
-  int32_t transport;        /* luwu_transport */
-  uint32_t tcp_connections; /* per daemon; 0: default (2) */
+  const char* endpoints;      /* "host:port[,host:port...]" of any daemons of the cluster */
+  const luwu_job_spec* job;   /* create or join; copied during the call */
+  uint64_t restart_count;     /* higher fences an earlier holder of the rank */
+  int32_t transport;          /* luwu_transport */
+  uint32_t tcp_connections;   /* per daemon; 0: default (2) */
   uint32_t verify_served_crc; /* 0: check payload CRC of tcp fetches only; 1: always; 2: never */
   uint32_t timeout_ms;        /* of the whole call; 0: default (30000) */
-  const char *fault_plan;     /* tests only: faults injected into the data plane; NULL: none */
-  uint32_t node_timeout_ms;   /* how long a lost data link is retried before LUWU_E_NODE_LOST; 0: default (5000) */
+  const char* fault_plan;     /* tests only: faults injected into the data plane; NULL: none */
+  uint32_t node_timeout_ms;   /* patience with a lost node; 0: default (5000) */
   uint32_t reserved;
 } luwu_open_options;
 
 /* Creates or joins the job on every node, opens a session on each, links the data plane, and starts
  * the heartbeat. When the rank's former process is gone it is taken over. Errors name the node.
  * Frees everything it had opened when it fails. */
-LUWU_API int32_t luwu_session_open(const luwu_open_options *options, luwu_session *session);
+LUWU_API int32_t luwu_session_open(const luwu_open_options* options, luwu_session* session);
 /* Waits for nothing: outstanding operations complete with LUWU_E_CANCELLED, views end. */
 LUWU_API int32_t luwu_session_close(luwu_session session);
 
 typedef struct luwu_session_info {
   uint32_t struct_size;
   uint32_t nodes;
-  uint64_t current_step;   /* the step to begin next */
-  uint64_t fetched_bytes;  /* payload bytes since open */
+  uint64_t current_step;  /* the step to begin next */
+  uint64_t fetched_bytes; /* payload bytes since open */
   uint64_t pushed_bytes;
-  uint64_t retries;        /* data plane requests repeated after a failure */
-  uint32_t created;        /* this call created the job */
-  uint32_t loaded;         /* initial weights are complete on all nodes */
-  uint32_t shm_nodes;      /* nodes reached by shared memory; the others by tcp */
-  uint32_t operations;     /* not yet finished */
+  uint64_t retries;    /* data plane requests repeated after a failure */
+  uint32_t created;    /* this call created the job */
+  uint32_t loaded;     /* initial weights are complete on all nodes */
+  uint32_t shm_nodes;  /* nodes reached by shared memory; the others by tcp */
+  uint32_t operations; /* not yet finished */
 } luwu_session_info;
-/* Sets *info; `info->struct_size` is input. Local: no RPC except that current_step and loaded are as of
- * the last reply from the daemons. */
-LUWU_API int32_t luwu_session_get_info(luwu_session session, luwu_session_info *info);
+/* Sets *info; `info->struct_size` is input. Local: no RPC except that current_step and loaded are
+ * as of the last reply from the daemons. */
+LUWU_API int32_t luwu_session_get_info(luwu_session session, luwu_session_info* info);
 
 /* ---- loading and reading masters ------------------------------------------------------------- */
 
 /* Writes fp32 masters [offset, offset + count) of `layer`, in elements. Allowed until a worker
  * begins step 0. `values` need only live during the call. */
 LUWU_API int32_t luwu_load(luwu_session session, uint32_t layer, uint64_t offset,
-                           const float *values, uint64_t count, uint32_t timeout_ms);
+                           const float* values, uint64_t count, uint32_t timeout_ms);
 /* All masters are written: version 0 becomes readable. Without `allow_missing`, elements of tensors
  * that were never written are an error that names the first such tensor. */
 LUWU_API int32_t luwu_finish_load(luwu_session session, uint32_t allow_missing,
@@ -209,12 +207,12 @@ LUWU_API int32_t luwu_finish_load(luwu_session session, uint32_t allow_missing,
 LUWU_API int32_t luwu_wait_loaded(luwu_session session, uint32_t timeout_ms);
 /* Reads `count` fp32 values from `offset` of a layer's master or moments, between two commits. */
 LUWU_API int32_t luwu_read(luwu_session session, uint32_t layer, int32_t quantity, uint64_t offset,
-                           float *values, uint64_t count, uint32_t timeout_ms);
+                           float* values, uint64_t count, uint32_t timeout_ms);
 
-/* ---- step -------------------------------------------------------------------------------------- */
+/* ---- step ------------------------------------------------------------------------------------ */
 
 /* Opens `step` with one set of hyper-parameters per group. All workers must pass equal values. */
-LUWU_API int32_t luwu_begin_step(luwu_session session, uint64_t step, const luwu_hyper *groups,
+LUWU_API int32_t luwu_begin_step(luwu_session session, uint64_t step, const luwu_hyper* groups,
                                  uint32_t group_count, uint32_t timeout_ms);
 
 typedef struct luwu_commit_result {
@@ -225,71 +223,71 @@ typedef struct luwu_commit_result {
   char culprit[512]; /* outcome skipped or failed: what and whose, in words; else "" */
 } luwu_commit_result;
 /* Ends `step`: waits for this session's pushes, then for the decision of all nodes. Every trainable
- * layer must have been closed by this worker (LUWU_E_STATE names one that was not). Idempotent: after
- * LUWU_E_WORKER_LOST or LUWU_E_DEADLINE call it again. */
-LUWU_API int32_t luwu_commit(luwu_session session, uint64_t step, luwu_commit_result *result,
+ * layer must have been closed by this worker (LUWU_E_STATE names one that was not). Idempotent:
+ * after LUWU_E_WORKER_LOST or LUWU_E_DEADLINE call it again. */
+LUWU_API int32_t luwu_commit(luwu_session session, uint64_t step, luwu_commit_result* result,
                              uint32_t timeout_ms);
 
-/* ---- fetch --------------------------------------------------------------------------------------- */
+/* ---- fetch ----------------------------------------------------------------------------------- */
 
 /* Host memory for a range of a layer. */
 typedef struct luwu_segment {
   uint32_t struct_size;
-  int32_t dtype;           /* luwu_dtype of the memory; converted when the wire's differs */
-  void *data;              /* aligned to its dtype */
-  uint64_t offset;         /* elements from the start of the layer */
-  uint64_t count;          /* elements */
+  int32_t dtype;   /* luwu_dtype of the memory; converted when the wire's differs */
+  void* data;      /* aligned to its dtype */
+  uint64_t offset; /* elements from the start of the layer */
+  uint64_t count;  /* elements */
 } luwu_segment;
 
-/* Copies version `version` of `layer` into the segments (any subset of the layer; they must not overlap).
- * Waits until the version exists. Never gives another version: an older one than the daemon still
- * has is LUWU_E_STALE_VERSION. A frozen layer has one content for all versions. */
+/* Copies version `version` of `layer` into the segments (any subset of the layer; they must not
+ * overlap). Waits until the version exists. Never gives another version: an older one than the
+ * daemon still has is LUWU_E_STALE_VERSION. A frozen layer has one content for all versions. */
 LUWU_API int32_t luwu_fetch(luwu_session session, uint32_t layer, uint64_t version,
-                            const luwu_segment *segments, uint32_t segment_count,
+                            const luwu_segment* segments, uint32_t segment_count,
                             uint32_t timeout_ms);
 /* Same, in the background, in call order. `segments` is copied; the memory it names must live until
  * the operation is done. */
 LUWU_API int32_t luwu_fetch_async(luwu_session session, uint32_t layer, uint64_t version,
-                                  const luwu_segment *segments, uint32_t segment_count,
-                                  uint32_t timeout_ms, luwu_op *op);
+                                  const luwu_segment* segments, uint32_t segment_count,
+                                  uint32_t timeout_ms, luwu_op* op);
 
 /* A contiguous piece of a served layer in shared memory. */
 typedef struct luwu_view_piece {
-  const void *data;
+  const void* data;
   uint64_t offset; /* elements from the start of the layer */
   uint64_t count;
 } luwu_view_piece;
 /* No copy: gives the pieces of the layer where they lie, in the served dtype, adjacent ones joined.
  * All nodes must be reached by shm, else LUWU_E_UNSUPPORTED. *piece_count: in capacity, out number
  * (LUWU_E_INVALID_ARGUMENT with the number when too small). The bytes stay as they are until this
- * worker has closed the layer in the step after `version`; then or at session close the view is dead.
- * `verify_served_crc` 1 checks every piece once. */
+ * worker has closed the layer in the step after `version`; then or at session close the view is
+ * dead. `verify_served_crc` 1 checks every piece once. */
 LUWU_API int32_t luwu_fetch_view(luwu_session session, uint32_t layer, uint64_t version,
-                                 luwu_view_piece *pieces, uint32_t *piece_count,
+                                 luwu_view_piece* pieces, uint32_t* piece_count,
                                  uint32_t timeout_ms);
 
-/* ---- push ------------------------------------------------------------------------------------------ */
+/* ---- push ------------------------------------------------------------------------------------ */
 
 #define LUWU_PUSH_CLOSE 1u /* last contribution of this worker to the layer in this step */
 
 /* Gives this worker's gradient of `layer` for the open step. The segments need not cover gaps or
- * frozen tensors, but each trainable tensor wholly; what is not covered is zero. Micro-batches: push
- * the layer several times, the last one with LUWU_PUSH_CLOSE. Waits for credits (back-pressure).
- * Memory must live until the call returns. */
-LUWU_API int32_t luwu_push(luwu_session session, uint32_t layer, const luwu_segment *segments,
+ * frozen tensors, but each trainable tensor wholly; what is not covered is zero. Micro-batches:
+ * push the layer several times, the last one with LUWU_PUSH_CLOSE. Waits for credits
+ * (back-pressure). Memory must live until the call returns. */
+LUWU_API int32_t luwu_push(luwu_session session, uint32_t layer, const luwu_segment* segments,
                            uint32_t segment_count, uint32_t flags, uint32_t timeout_ms);
 /* Same, in the background, in call order; the memory must live and stay unchanged until the
  * operation is done. */
-LUWU_API int32_t luwu_push_async(luwu_session session, uint32_t layer,
-                                 const luwu_segment *segments, uint32_t segment_count,
-                                 uint32_t flags, uint32_t timeout_ms, luwu_op *op);
+LUWU_API int32_t luwu_push_async(luwu_session session, uint32_t layer, const luwu_segment* segments,
+                                 uint32_t segment_count, uint32_t flags, uint32_t timeout_ms,
+                                 luwu_op* op);
 /* Closes `layer` without (further) gradient: "absent" when nothing was pushed in this step; its
  * elements are then not updated at all, as torch does for parameters whose grad is None. */
 LUWU_API int32_t luwu_close_layer(luwu_session session, uint32_t layer, uint32_t timeout_ms);
 
 /* Push in place: reserves the slots of one shard run and gives their memory. */
 typedef struct luwu_slot_piece {
-  void *data;      /* write `count` elements of the job's gradient dtype here */
+  void* data;      /* write `count` elements of the job's gradient dtype here */
   uint64_t offset; /* elements from the start of the layer */
   uint64_t count;
 } luwu_slot_piece;
@@ -297,12 +295,12 @@ typedef struct luwu_slot_piece {
  * shard_elements): as many as there are credits, at least one, at most *piece_count. The worker
  * fills all pieces and calls luwu_push_inplace_end before it reserves more from the same thread. */
 LUWU_API int32_t luwu_push_inplace_begin(luwu_session session, uint32_t layer, uint64_t offset,
-                                         luwu_slot_piece *pieces, uint32_t *piece_count,
-                                         uint32_t flags, uint32_t timeout_ms, luwu_op *op);
+                                         luwu_slot_piece* pieces, uint32_t* piece_count,
+                                         uint32_t flags, uint32_t timeout_ms, luwu_op* op);
 /* Sends what was filled; `op` is then waited for like any other. */
 LUWU_API int32_t luwu_push_inplace_end(luwu_op op);
 
-/* ---- operations ------------------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 /* Waits until `op` is done and releases it: returns its result. LUWU_E_DEADLINE: not done, still
  * valid. */
@@ -310,10 +308,11 @@ LUWU_API int32_t luwu_wait(luwu_op op, uint32_t timeout_ms);
 /* LUWU_IN_PROGRESS, or its result (and releases it). */
 LUWU_API int32_t luwu_test(luwu_op op);
 
-/* ---- status ------------------------------------------------------------------------------------------ */
+/* ---- status ---------------------------------------------------------------------------------- */
 
-/* Status snapshot of every daemon of the session's cluster as JSON (the same fields as `luwuctl status -o json`). */
-LUWU_API int32_t luwu_status_json(luwu_session session, char *buffer, uint64_t capacity,
+/* Status snapshot of every daemon of the session's cluster as JSON (the same fields as `luwuctl
+ * status -o json`). */
+LUWU_API int32_t luwu_status_json(luwu_session session, char* buffer, uint64_t capacity,
                                   uint32_t timeout_ms);
 
 #ifdef __cplusplus

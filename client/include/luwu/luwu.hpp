@@ -4,7 +4,7 @@
 //
 //   luwu::cxx::JobSpec job{"demo", 1, {{"h.0", {{"h.0.w", {64, 64}}}}}};
 //   luwu::cxx::Session session({.endpoints = "127.0.0.1:7601", .job = job});
-//   session.load(0, 0, weights.data(), weights.size());
+//   session.load({0, 0}, weights.data(), weights.size());
 //   session.finish_load();
 //   session.begin_step(0, {luwu::cxx::adamw(1e-3)});
 //   session.fetch(0, 0, {luwu::cxx::segment(weights.data(), weights.size())});
@@ -14,13 +14,13 @@
 #define LUWU_LUWU_HPP_
 
 #include <cstdint>
-#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "luwu.h"
+#include "schema.hpp"
 
 namespace luwu::cxx {
 
@@ -40,61 +40,27 @@ inline void check(int32_t status) {
 
 constexpr uint32_t kTimeoutMs = 60'000;
 
-// ---- schema ------------------------------------------------------------------------------------
-
-struct Tensor {
-  std::string name;
-  std::vector<uint64_t> shape;
-  uint32_t group = 0;
-  bool trainable = true;
-  // UINT64_MAX: right after the tensor before it.
-  uint64_t offset = UINT64_MAX;
-
-  uint64_t elements() const {
-    uint64_t product = 1;
-    for (const uint64_t size : shape) product *= size;
-    return product;
-  }
-};
-
-struct Layer {
-  std::string name;
-  std::vector<Tensor> tensors;
-  uint64_t elements = 0;  // 0: up to the end of the last tensor
-};
-
-struct JobSpec {
-  std::string name;
-  uint32_t world_size = 1;
-  std::vector<Layer> layers;
-  uint32_t groups = 1;
-  luwu_optimizer optimizer = LUWU_ADAMW;
-  bool sgd_momentum = false;
-  luwu_dtype served_dtype = LUWU_BFLOAT16;
-  luwu_dtype gradient_dtype = LUWU_BFLOAT16;
-  luwu_reduction reduction = LUWU_MEAN;
-  luwu_non_finite on_non_finite = LUWU_NON_FINITE_SKIP;
-  bool keep_undo_state = true;
-  uint32_t slots_per_worker = 0;
-  uint64_t shard_elements = 0;
-  uint64_t overflow_bytes = UINT64_MAX;
-};
+// ---- arguments ---------------------------------------------------------------------------------
 
 inline luwu_hyper adamw(double lr, double weight_decay = 0.01, double beta1 = 0.9,
                         double beta2 = 0.999, double eps = 1e-8) {
   return {sizeof(luwu_hyper), 0, lr, weight_decay, beta1, beta2, eps, 0, 0};
 }
-inline luwu_hyper sgd(double lr, double momentum = 0, double weight_decay = 0,
-                      double dampening = 0, bool nesterov = false) {
+inline luwu_hyper sgd(double lr, double momentum = 0, double weight_decay = 0, double dampening = 0,
+                      bool nesterov = false) {
   return {sizeof(luwu_hyper), nesterov, lr, weight_decay, 0, 0, 0, momentum, dampening};
 }
 
-// ---- memory ------------------------------------------------------------------------------------
+// An element of a layer, where a range begins.
+struct At {
+  uint32_t layer = 0;
+  uint64_t offset = 0;
+};
 
-inline luwu_segment segment(void *data, luwu_dtype dtype, uint64_t count, uint64_t offset = 0) {
+inline luwu_segment segment(void* data, luwu_dtype dtype, uint64_t count, uint64_t offset = 0) {
   return {sizeof(luwu_segment), dtype, data, offset, count};
 }
-inline luwu_segment segment(float *data, uint64_t count, uint64_t offset = 0) {
+inline luwu_segment segment(float* data, uint64_t count, uint64_t offset = 0) {
   return segment(data, LUWU_FLOAT32, count, offset);
 }
 using Segments = std::vector<luwu_segment>;
@@ -106,8 +72,8 @@ using Segments = std::vector<luwu_segment>;
 class Op {
  public:
   explicit Op(luwu_op handle) : handle_(handle) {}
-  Op(Op &&other) noexcept : handle_(std::exchange(other.handle_, 0)) {}
-  Op &operator=(Op &&other) noexcept {
+  Op(Op&& other) noexcept : handle_(std::exchange(other.handle_, 0)) {}
+  Op& operator=(Op&& other) noexcept {
     std::swap(handle_, other.handle_);
     return *this;
   }
@@ -136,8 +102,8 @@ class Op {
 // ---- session -----------------------------------------------------------------------------------
 
 struct Options {
-  std::string endpoints;
-  JobSpec job;
+  std::string endpoints = {};
+  JobSpec job = {};
   uint32_t rank = 0;
   uint64_t restart_count = 0;
   luwu_transport transport = LUWU_TRANSPORT_AUTO;
@@ -145,41 +111,19 @@ struct Options {
   uint32_t verify_served_crc = 0;
   uint32_t timeout_ms = 0;
   uint32_t node_timeout_ms = 0;
-  std::string fault_plan;
+  std::string fault_plan = {};
 };
 
 class Session {
  public:
-  explicit Session(const Options &options) {
+  explicit Session(const Options& options) {
     check(luwu_init(LUWU_ABI_VERSION));
-    std::vector<std::vector<luwu_tensor_spec>> tensors;
-    std::vector<luwu_layer_spec> layers;
-    for (const Layer &layer : options.job.layers) {
-      uint64_t end = 0;
-      tensors.emplace_back();
-      for (const Tensor &tensor : layer.tensors) {
-        const uint64_t offset = tensor.offset == UINT64_MAX ? end : tensor.offset;
-        end = offset + tensor.elements();
-        tensors.back().push_back({sizeof(luwu_tensor_spec), tensor.group, tensor.name.c_str(),
-                                  tensor.shape.data(), uint32_t(tensor.shape.size()),
-                                  tensor.trainable, offset});
-      }
-      layers.push_back({sizeof(luwu_layer_spec), uint32_t(layer.tensors.size()),
-                        layer.name.c_str(), nullptr, layer.elements ? layer.elements : end});
-    }
-    for (size_t i = 0; i < layers.size(); ++i) layers[i].tensors = tensors[i].data();
-    const JobSpec &from = options.job;
-    const luwu_job_spec job = {sizeof(luwu_job_spec), from.world_size,     from.name.c_str(),
-                               layers.data(),         uint32_t(layers.size()), from.groups,
-                               from.optimizer,        from.sgd_momentum,   from.served_dtype,
-                               from.gradient_dtype,   from.reduction,      from.on_non_finite,
-                               from.keep_undo_state,  from.slots_per_worker, from.shard_elements,
-                               from.overflow_bytes};
+    const CJobSpec job(options.job);
     luwu_open_options open = {};
     open.struct_size = sizeof open;
     open.rank = options.rank;
     open.endpoints = options.endpoints.c_str();
-    open.job = &job;
+    open.job = job.get();
     open.restart_count = options.restart_count;
     open.transport = options.transport;
     open.tcp_connections = options.tcp_connections;
@@ -189,8 +133,8 @@ class Session {
     open.fault_plan = options.fault_plan.empty() ? nullptr : options.fault_plan.c_str();
     check(luwu_session_open(&open, &handle_));
   }
-  Session(Session &&other) noexcept : handle_(std::exchange(other.handle_, 0)) {}
-  Session &operator=(Session &&other) noexcept {
+  Session(Session&& other) noexcept : handle_(std::exchange(other.handle_, 0)) {}
+  Session& operator=(Session&& other) noexcept {
     std::swap(handle_, other.handle_);
     return *this;
   }
@@ -199,9 +143,8 @@ class Session {
   }
   luwu_session handle() const { return handle_; }
 
-  void load(uint32_t layer, uint64_t offset, const float *values, uint64_t count,
-            uint32_t timeout_ms = kTimeoutMs) {
-    check(luwu_load(handle_, layer, offset, values, count, timeout_ms));
+  void load(At at, const float* values, uint64_t count, uint32_t timeout_ms = kTimeoutMs) {
+    check(luwu_load(handle_, at.layer, at.offset, values, count, timeout_ms));
   }
   void finish_load(bool allow_missing = false, uint32_t timeout_ms = kTimeoutMs) {
     check(luwu_finish_load(handle_, allow_missing, timeout_ms));
@@ -209,12 +152,12 @@ class Session {
   void wait_loaded(uint32_t timeout_ms = kTimeoutMs) {
     check(luwu_wait_loaded(handle_, timeout_ms));
   }
-  void read(uint32_t layer, luwu_quantity quantity, uint64_t offset, float *values, uint64_t count,
+  void read(At at, luwu_quantity quantity, float* values, uint64_t count,
             uint32_t timeout_ms = kTimeoutMs) {
-    check(luwu_read(handle_, layer, quantity, offset, values, count, timeout_ms));
+    check(luwu_read(handle_, at.layer, quantity, at.offset, values, count, timeout_ms));
   }
 
-  void begin_step(uint64_t step, const std::vector<luwu_hyper> &groups,
+  void begin_step(uint64_t step, const std::vector<luwu_hyper>& groups,
                   uint32_t timeout_ms = kTimeoutMs) {
     check(luwu_begin_step(handle_, step, groups.data(), uint32_t(groups.size()), timeout_ms));
   }
@@ -225,15 +168,15 @@ class Session {
     return result;
   }
 
-  void fetch(uint32_t layer, uint64_t version, const Segments &to,
+  void fetch(uint32_t layer, uint64_t version, const Segments& to,
              uint32_t timeout_ms = kTimeoutMs) {
     check(luwu_fetch(handle_, layer, version, to.data(), uint32_t(to.size()), timeout_ms));
   }
-  Op fetch_async(uint32_t layer, uint64_t version, const Segments &to,
+  Op fetch_async(uint32_t layer, uint64_t version, const Segments& to,
                  uint32_t timeout_ms = kTimeoutMs) {
     luwu_op op = 0;
-    check(luwu_fetch_async(handle_, layer, version, to.data(), uint32_t(to.size()), timeout_ms,
-                           &op));
+    check(
+        luwu_fetch_async(handle_, layer, version, to.data(), uint32_t(to.size()), timeout_ms, &op));
     return Op(op);
   }
   std::vector<luwu_view_piece> view(uint32_t layer, uint64_t version,
@@ -246,11 +189,11 @@ class Session {
     return pieces;
   }
 
-  void push(uint32_t layer, const Segments &from, uint32_t flags,
+  void push(uint32_t layer, const Segments& from, uint32_t flags,
             uint32_t timeout_ms = kTimeoutMs) {
     check(luwu_push(handle_, layer, from.data(), uint32_t(from.size()), flags, timeout_ms));
   }
-  Op push_async(uint32_t layer, const Segments &from, uint32_t flags,
+  Op push_async(uint32_t layer, const Segments& from, uint32_t flags,
                 uint32_t timeout_ms = kTimeoutMs) {
     luwu_op op = 0;
     check(luwu_push_async(handle_, layer, from.data(), uint32_t(from.size()), flags, timeout_ms,

@@ -23,8 +23,9 @@ __version__ = "0.1.0"
 __all__ = [
     "AccessError", "AdamW", "AlreadyExistsError", "ArgumentError", "BadHandleError",
     "CancelledError", "CommitResult", "CorruptError", "DType", "DeadlineError", "FencedError",
-    "HyperParameters", "InternalError", "JobFailedError", "JobSpec", "LayerClosedError", "LayerSpec",
-    "LibraryError", "LuwuError", "Memory", "NodeLostError", "NotFoundError", "Operation", "Piece",
+    "HyperParameters", "InternalError", "JobFailedError", "JobSpec", "LayerClosedError",
+    "LayerSpec", "LibraryError", "LuwuError", "Memory", "NodeLostError", "NotFoundError",
+    "Operation", "Piece",
     "RankTakenError", "ResourceExhaustedError", "RetryableError", "SGD", "SchemaMismatchError",
     "Segment", "Session", "SessionInfo", "SessionLostError", "StaleEpochError", "StaleVersionError",
     "StateError", "StepMismatchError", "TensorSpec", "UnavailableError", "UnsupportedError",

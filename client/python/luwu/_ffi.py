@@ -3,8 +3,8 @@
 Private: everything else in the package goes through :func:`call`. ctypes releases the GIL during a
 call, so a waiting fetch or commit never stops other Python threads.
 
-The library is looked for in this order: ``$LUWU_LIBRARY``; beside the package; ``build/release/lib``
-of the source checkout that holds the package; the loader's path.
+The library is looked for in this order: ``$LUWU_LIBRARY``; beside the package;
+``build/release/lib`` of the source checkout that holds the package; the loader's path.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ def _load() -> ctypes.CDLL:
             tried.append(f"{path}: {error}")
     else:
         raise errors.LibraryError(
-            f"{SONAME} was not found ({'; '.join(tried)}). Build it, or set LUWU_LIBRARY to its path"
-        )
+            f"{SONAME} was not found ({'; '.join(tried)}). Build it, or set LUWU_LIBRARY to its "
+            "path")
     try:
         for name, arguments in _FUNCTIONS.items():
             function = getattr(loaded, name)
@@ -178,7 +178,8 @@ def _load() -> ctypes.CDLL:
             function = getattr(loaded, name)
             function.argtypes, function.restype = arguments, c_char_p
     except AttributeError as error:
-        raise errors.LibraryError(f"{path} is not a LuWu library of this version: {error}") from None
+        raise errors.LibraryError(
+            f"{path} is not a LuWu library of this version: {error}") from None
     if loaded.luwu_init(ABI_VERSION) != OK:
         text = loaded.luwu_last_error().decode(errors="replace")
         raise errors.LibraryError(f"{path} does not speak ABI level {ABI_VERSION}: {text}")
@@ -186,7 +187,7 @@ def _load() -> ctypes.CDLL:
 
 
 def library() -> ctypes.CDLL:
-    """The loaded library; loads and checks it at the first call. ``LibraryError`` when it cannot."""
+    """The loaded library; loads and checks it at the first call. ``LibraryError`` if it cannot."""
     global _library
     if _library is None:
         with _lock:
@@ -197,7 +198,7 @@ def library() -> ctypes.CDLL:
 
 def last_error() -> str:
     """Text of the calling thread's last failed call."""
-    return library().luwu_last_error().decode("utf-8", "replace")
+    return str(library().luwu_last_error().decode("utf-8", "replace"))
 
 
 def call(name: str, *arguments: Any) -> int:

@@ -1,8 +1,8 @@
 """Caller memory as the library sees it: address, dtype and element count.
 
 Accepted are numpy arrays (float32, float16, and uint16 standing for bfloat16), and any object with
-``__dlpack__`` on the CPU (torch tensors, jax arrays) of float32, float16 or bfloat16. Memory must be
-C-contiguous; nothing is ever copied behind the caller's back.
+``__dlpack__`` on the CPU (torch tensors, jax arrays) of float32, float16 or bfloat16. Memory must
+be C-contiguous; nothing is ever copied behind the caller's back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NUMPY_DTYPES = {
     "float32": DType.FLOAT32, "float16": DType.FLOAT16, "uint16": DType.BFLOAT16,
     "bfloat16": DType.BFLOAT16,
 }
-NUMPY_OF = {
+NUMPY_OF: dict[DType, np.dtype[Any]] = {
     DType.FLOAT32: np.dtype(np.float32), DType.FLOAT16: np.dtype(np.float16),
     DType.BFLOAT16: np.dtype(np.uint16),
 }
@@ -138,7 +138,7 @@ def c_segments(segments: Segments, writable: bool) -> tuple[Any, int, list[Any]]
 
 def array_at(address: int, dtype: DType, count: int, writable: bool) -> np.ndarray:
     """A numpy array over library memory, without a copy; the caller knows how long it lives."""
-    bytes_of = (ctypes.c_uint8 * (count * dtype.itemsize)).from_address(address)
-    array = np.frombuffer(bytes_of, dtype=NUMPY_OF[dtype])
+    raw = memoryview((ctypes.c_uint8 * (count * dtype.itemsize)).from_address(address))
+    array: np.ndarray = np.frombuffer(raw, dtype=NUMPY_OF[dtype])
     array.flags.writeable = writable
     return array

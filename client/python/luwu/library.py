@@ -14,7 +14,7 @@ _sink: Any = None  # the library calls it: must outlive its registration
 
 def library_version() -> str:
     """Version of the loaded ``libluwu``, such as "0.1.0"."""
-    return _ffi.library().luwu_version().decode()
+    return str(_ffi.library().luwu_version().decode())
 
 
 def set_log_sink(logger: logging.Logger | None, level: int = logging.INFO) -> None:

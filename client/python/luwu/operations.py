@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Callable
 
 from luwu import _ffi, errors
 
 _TIMEOUT_MS_MAX = 2**32 - 1
+_SLICE_S = 0.5  # how long Ctrl-C may go unnoticed
 
 
 def milliseconds(timeout_s: float) -> int:
-    """Seconds to the library's milliseconds: at least 1, so that a short timeout stays a timeout."""
+    """Seconds to the library's milliseconds: at least 1, so that a short timeout stays one."""
     return max(1, min(_TIMEOUT_MS_MAX, int(timeout_s * 1000)))
 
 
@@ -42,21 +44,28 @@ class Operation:
 
         ``DeadlineError`` while ``done`` is still False: ``timeout_s`` ran out first; wait again.
         """
-        if not self._done:
-            status = _ffi.library().luwu_wait(self._handle, milliseconds(timeout_s))
-            if status == errors.DeadlineError.code:
-                # Either this wait ran out, or the operation ended with its own deadline. Only in the
-                # second case has the library released the handle.
-                text = _ffi.last_error()
-                status = _ffi.library().luwu_test(self._handle)
-                if status == _ffi.IN_PROGRESS:
-                    raise errors.DeadlineError(f"not done after {timeout_s} s; wait again")
-                if status == errors.BadHandleError.code:
-                    self._finish(errors.DeadlineError.code, text)
-            if not self._done:
-                self._finish(status)
+        end = time.monotonic() + timeout_s
+        while not self._done:
+            left = end - time.monotonic()
+            self._wait_slice(max(0.0, min(left, _SLICE_S)))
+            if not self._done and left <= _SLICE_S:
+                raise errors.DeadlineError(f"not done after {timeout_s} s; wait again")
         if self._error is not None:
             raise self._error
+
+    def _wait_slice(self, seconds: float) -> None:
+        status = _ffi.library().luwu_wait(self._handle, milliseconds(seconds))
+        if status == errors.DeadlineError.code:
+            # Either this wait ran out, or the operation ended with its own deadline. Only in the
+            # second case has the library released the handle.
+            text = _ffi.last_error()
+            status = _ffi.library().luwu_test(self._handle)
+            if status == _ffi.IN_PROGRESS:
+                return
+            if status == errors.BadHandleError.code:
+                self._finish(errors.DeadlineError.code, text)
+                return
+        self._finish(status)
 
     def _finish(self, status: int, text: str | None = None) -> None:
         if status < 0:

@@ -85,7 +85,8 @@ class Session:
         if not isinstance(endpoints, str):
             endpoints = ",".join(endpoints)
         if rank < 0 or restart_count < 0:
-            raise errors.ArgumentError(f"rank {rank} and restart count {restart_count} must be >= 0")
+            raise errors.ArgumentError(
+                f"rank {rank} and restart count {restart_count} must be >= 0")
         options = _ffi.COpenOptions(
             rank=rank, endpoints=endpoints.encode(), job=ctypes.pointer(c_job(job)),
             restart_count=restart_count, transport=_choice("transport", transport, _TRANSPORTS),
@@ -132,7 +133,7 @@ class Session:
 
     @property
     def current_step(self) -> int:
-        """The step to begin next, as of the daemons' last reply. A restarted worker resumes here."""
+        """The step to begin next, as of the daemons' last reply. Restarted workers resume here."""
         return self.info().current_step
 
     def status(self, timeout_s: float = 10.0) -> dict[str, Any]:
@@ -142,14 +143,15 @@ class Session:
             text = ctypes.create_string_buffer(capacity)
             self._call("luwu_status_json", text, c_uint64(capacity), milliseconds(timeout_s))
             if len(text.value) < capacity - 1 or capacity >= _STATUS_BYTES_MAX:
-                return json.loads(text.value)
+                snapshot: dict[str, Any] = json.loads(text.value)
+                return snapshot
             capacity *= 4  # it was cut
 
     # ---- loading and reading --------------------------------------------------------------------
 
     def load(self, layer: int | str, values: np.ndarray, offset: int = 0,
              timeout_s: float = 60.0) -> None:
-        """Writes fp32 master weights ``[offset, offset + values.size)``. Allowed until step 0 begins.
+        """Writes fp32 masters ``[offset, offset + values.size)``. Allowed until step 0 begins.
 
         ``values``: float32, C-contiguous, any shape.
         """
@@ -236,7 +238,8 @@ class Session:
         """
         index = self._layer(layer)
         pieces, count = self._pieces("luwu_fetch_view", index, c_uint64(version), timeout_s)
-        return [Piece(buffers.array_at(piece.data, self.job.served, piece.count, False), piece.offset)
+        served = self.job.served
+        return [Piece(buffers.array_at(piece.data, served, piece.count, False), piece.offset)
                 for piece in pieces[:count]]
 
     # ---- push -----------------------------------------------------------------------------------
@@ -245,8 +248,9 @@ class Session:
              timeout_s: float = 60.0) -> None:
         """Gives this worker's gradient of a layer for the open step.
 
-        ``gradient``: a buffer for the layer's first elements, or ``Segment``s; each trainable tensor
-        must be covered wholly. ``close=False``: more pushes of this layer follow in this step.
+        ``gradient``: a buffer for the layer's first elements, or ``Segment``s; each trainable
+        tensor must be covered wholly. ``close=False``: more pushes of this layer follow in this
+        step.
         """
         segments, count, _alive = buffers.c_segments(gradient, writable=False)
         self._call("luwu_push", self._layer(layer), segments, count, _flags(close),
@@ -265,8 +269,9 @@ class Session:
 
     def push_in_place(self, layer: int | str, fill: Callable[[np.ndarray, int], None],
                       close: bool = True, timeout_s: float = 60.0) -> None:
-        """Pushes a whole layer without a copy: ``fill(array, offset)`` writes the gradient of elements
-        ``[offset, offset + array.size)`` straight into the daemons' slots, for each piece in turn.
+        """Pushes a whole layer without a copy: ``fill(array, offset)`` writes the gradient of
+        elements ``[offset, offset + array.size)`` straight into the daemons' slots, for each piece
+        in turn.
 
         The arrays have the job's gradient dtype (bfloat16 as uint16) and are valid only during
         ``fill``. When ``fill`` raises, the step cannot be finished: close the session.
@@ -305,7 +310,8 @@ class Session:
         self._operations.add(operation)
         return operation
 
-    def _pieces(self, name: str, index: int, version: c_uint64, timeout_s: float) -> tuple[Any, int]:
+    def _pieces(self, name: str, index: int, version: c_uint64,
+                timeout_s: float) -> tuple[Any, int]:
         capacity = _PIECES
         while True:
             pieces, count = (_ffi.CPiece * capacity)(), c_uint32(capacity)

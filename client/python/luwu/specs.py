@@ -136,7 +136,8 @@ class JobSpec:
         return layer
 
 
-def layer_of(name: str, shapes: Sequence[tuple[str, tuple[int, ...]]], align: int = 64) -> LayerSpec:
+def layer_of(name: str, shapes: Sequence[tuple[str, tuple[int, ...]]],
+             align: int = 64) -> LayerSpec:
     """A layer with trainable tensors one after the other, each aligned to ``align`` elements."""
     tensors, offset = [], 0
     for tensor_name, shape in shapes:

@@ -11,8 +11,8 @@
 namespace luwu::transport {
 namespace {
 
-// What a posting thread sends itself, while others who post to the connection wait for it.
-constexpr uint64_t kFirstPieceBytes = 64 * kKiB;
+// Up to this a posting thread sends itself, while others who post to the connection wait for it.
+constexpr uint64_t kInlineBytesMax = 64 * kKiB;
 constexpr uint64_t kBatchBytes = 1 * kMiB;
 // After this the other sockets of the loop get their turn.
 constexpr uint64_t kSendPerTurnBytes = 1 * kMiB;
@@ -23,18 +23,20 @@ Status TcpConnection::Post(const PostedOp& op, Request* request) {
   MutexLock lock(mutex_);
   if (!down_.ok()) return down_;
   RETURN_IF_ERROR(queue_.Push(op, request));
-  SendFirstPiece();
+  // Somebody is sending and will find what was queued, or the socket is full and will report room.
+  if (loop_sending_ || blocked_ || !batch_.empty()) return OkStatus();
+  const bool small = op.op == Op::kRead || op.remote.bytes() <= kInlineBytesMax;
+  if (!small || !SendInline()) loop_->Kick(this);
   return OkStatus();
 }
 
-void TcpConnection::SendFirstPiece() {
-  // Somebody is sending and will find what was queued, or the socket is full and will report room.
-  if (loop_sending_ || blocked_ || !batch_.empty()) return;
-  if (!queue_.Fill(&batch_, kFirstPieceBytes)) return;
+// False when the progress thread must go on.
+bool TcpConnection::SendInline() {
+  if (!queue_.Fill(&batch_, kInlineBytesMax)) return true;
   bool all = false;
   const ssize_t count = batch_.Send(socket_.get(), &all);
-  if (!Advance(count, all)) return;
-  if (!batch_.empty() || queue_.HasWork()) loop_->Kick(this);
+  if (!Advance(count, all)) return true;
+  return batch_.empty() && !queue_.HasWork();
 }
 
 bool TcpConnection::Advance(ssize_t count, bool all) {

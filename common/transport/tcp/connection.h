@@ -1,7 +1,7 @@
 // One socket of a tcp link.
 //
-// Sending: a posting thread that finds the connection idle sends a first piece itself, which saves a
-// hop to the progress thread; everything else is sent by the progress thread when the socket takes
+// Sending: a posting thread that finds the connection idle sends a small request itself, which saves
+// a hop to the progress thread; everything else is sent by the progress thread when the socket takes
 // it. Receiving: the progress thread alone; payload goes from the socket straight to its
 // destination, which is checked before a byte is touched. Anything that the protocol does not
 // allow ends the link with a reason.
@@ -56,7 +56,7 @@ class TcpConnection final : public Pollable {
     bool whole = false;   // act only when the payload is complete in buffer_
   };
 
-  void SendFirstPiece() LUWU_REQUIRES(mutex_);
+  bool SendInline() LUWU_REQUIRES(mutex_);
   // Sends up to a turn's worth; *more: there is more, and the socket takes it.
   Status Flush(bool* more);
   // False when this round is over: the batch went out, or the socket is full.

@@ -60,7 +60,10 @@ StatusOr<uint64_t> TcpConnection::ReceiveOnce() {
   std::array<iovec, 2> pieces;
   size_t used = 0;
   if (in_payload_) pieces[used++] = {inbound_.to, inbound_.left};
-  pieces[used++] = {buffer_.data() + buffered_, buffer_.size() - buffered_};
+  // After a long payload only the next header is taken, for what follows is likely to be long too
+  // and then goes to its place without a detour.
+  const uint64_t room = in_payload_ ? sizeof(FrameHeader) : buffer_.size() - buffered_;
+  pieces[used++] = {buffer_.data() + buffered_, room};
   const uint64_t direct_max = in_payload_ ? inbound_.left : 0;
   msghdr message = {};
   message.msg_iov = pieces.data();
@@ -77,7 +80,7 @@ StatusOr<uint64_t> TcpConnection::ReceiveOnce() {
   if (count == 0) return Error(ErrorCode::kUnavailable, "the peer closed the link or died");
   const auto received = static_cast<uint64_t>(count);
   // Fewer bytes than there was room for: the socket is empty and will report the next ones.
-  if (received < direct_max + buffer_.size() - buffered_ && !ended_) readable_ = false;
+  if (received < direct_max + room && !ended_) readable_ = false;
   const uint64_t direct = std::min(received, direct_max);
   if (in_payload_) {
     inbound_.to += direct;

@@ -22,11 +22,14 @@ class Agent {
         {"prepare", [this](const Json&) { return Prepare(); }},
         {"memcpy", [this](const Json& c) { return Copy(c.at("bytes")); }},
         {"ring_open", [this](const Json& c) { return OpenRing(c.at("path")); }},
-        {"ring_write", [this](const Json& c) -> StatusOr<Json> {
+        {"ring_write",
+         [this](const Json& c) -> StatusOr<Json> {
            return IntervalJson(WriteRing(ring_, buffers_, c.at("bytes")));
          }},
-        {"ring_read", [this](const Json& c) -> StatusOr<Json> {
-           return IntervalJson(ReadRing(ring_, c.at("bytes")));
+        {"ring_read",
+         [this](const Json& c) -> StatusOr<Json> {
+           return IntervalJson(
+               ReadRing(ring_, c.at("use"), c.at("wire"), c.at("bytes"), &buffers_));
          }},
         {"listen", [this](const Json&) { return Listen(); }},
         {"accept", [this](const Json&) { return Accept(); }},
@@ -88,7 +91,8 @@ class Agent {
     receiver.join();
     RETURN_IF_ERROR(sent.status());
     RETURN_IF_ERROR(received.status());
-    return IntervalJson({std::min(sent->begin, received->begin), std::max(sent->end, received->end)});
+    return IntervalJson(
+        {std::min(sent->begin, received->begin), std::max(sent->end, received->end)});
   }
 
   StatusOr<Json> ServeEcho() {

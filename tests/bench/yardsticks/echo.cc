@@ -16,8 +16,7 @@ constexpr uint64_t kCallTimeoutMs = 10'000;
 
 class EchoHandler final : public EchoService::Service {
  public:
-  grpc::Status Echo(grpc::ServerContext*, const EchoMessage* request,
-                    EchoMessage* reply) override {
+  grpc::Status Echo(grpc::ServerContext*, const EchoMessage* request, EchoMessage* reply) override {
     reply->set_payload(request->payload());
     return grpc::Status::OK;
   }

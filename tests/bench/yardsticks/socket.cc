@@ -79,8 +79,7 @@ StatusOr<Interval> SendBytes(const UniqueFd& socket, const Buffers& buffers, uin
   for (uint64_t done = 0; done < bytes;) {
     const uint64_t offset = done % kBufferBytes;
     const uint64_t piece = std::min({kPieceBytes, kBufferBytes - offset, bytes - done});
-    const ssize_t sent =
-        send(socket.get(), buffers.source.data() + offset, piece, MSG_NOSIGNAL);
+    const ssize_t sent = send(socket.get(), buffers.source.data() + offset, piece, MSG_NOSIGNAL);
     if (sent <= 0) return SocketError("send");
     done += static_cast<uint64_t>(sent);
   }

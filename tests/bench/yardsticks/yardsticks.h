@@ -11,6 +11,7 @@
 #include "common/base/memory.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
+#include "common/tensor/dtype.h"
 
 namespace luwu::bench {
 
@@ -30,7 +31,7 @@ struct Interval {
 
 struct Buffers {
   Mapping source;
-  Mapping target;
+  Mapping target;  // zero at first
 };
 StatusOr<Buffers> MakeBuffers();
 
@@ -48,9 +49,13 @@ struct RingHeader {
 inline constexpr uint64_t kRingDataOffset = 4096;
 inline constexpr uint64_t kRingBytes = kRingDataOffset + kRingSlots * kPieceBytes;
 
+// What the reader does with each piece, where it lies: nothing, as a daemon that parks it; read
+// it; or update weights with it as gradients, by LuWu's own kernel (plain SGD).
+enum class RingUse { kNothing, kRead, kUpdate };
+
 Interval WriteRing(const Mapping& ring, const Buffers& buffers, uint64_t bytes);
-// Reads the pieces where they lie.
-Interval ReadRing(const Mapping& ring, uint64_t bytes);
+// `wire` is the element type for kUpdate; its masters and served copies lie in `buffers->target`.
+Interval ReadRing(const Mapping& ring, RingUse use, DType wire, uint64_t bytes, Buffers* buffers);
 
 // ---- socket.cc --------------------------------------------------------------------------------
 

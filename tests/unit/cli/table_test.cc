@@ -34,7 +34,9 @@ TEST(Table, CountsCodePointsAsColumns) {
 
 TEST(Table, TextFromElsewhereCannotMoveTheCursor) {
   EXPECT_EQ(Printable("a\033[2Jb\nc\x7f"), "a?[2Jb?c?");
-  EXPECT_EQ(Printable("\xC2\x9B" "31m"), "?31m");  // CSI as one code point
+  EXPECT_EQ(Printable("\xC2\x9B"
+                      "31m"),
+            "?31m");  // CSI as one code point
   EXPECT_EQ(Printable("\xC3\xA9"), "\xC3\xA9");
 }
 

@@ -1,5 +1,5 @@
-// Every function of the C ABI called wrongly, without any daemon: the right error, a text, no crash.
-// Stale handles, which need a session, are in client_system_test.
+// Every function of the C ABI called wrongly, without any daemon: the right error, a text, no
+// crash. Stale handles, which need a session, are in client_system_test.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -142,14 +142,27 @@ struct Options {
   Options(const Options&) = delete;
 };
 
-TEST_F(CApiMisuse, OpenRefusesEverySpoiledOption) {
-  using Spoil = std::function<void(Options&)>;
-  const struct {
-    const char* name;
-    Spoil spoil;
-    int32_t code;
-    const char* text;
-  } cases[] = {
+struct SpoiledCase {
+  const char* name;
+  std::function<void(Options&)> spoil;
+  int32_t code;
+  const char* text;
+};
+
+void ExpectRefused(const std::vector<SpoiledCase>& cases) {
+  for (const SpoiledCase& c : cases) {
+    Options options;
+    c.spoil(options);
+    luwu_session session = 77;
+    EXPECT_EQ(luwu_session_open(&options.open, &session), c.code) << c.name << luwu_last_error();
+    EXPECT_EQ(session, 0u) << c.name;
+    EXPECT_NE(std::string(luwu_last_error()).find(c.text), std::string::npos)
+        << c.name << ": " << luwu_last_error();
+  }
+}
+
+TEST_F(CApiMisuse, OpenRefusesSpoiledOptions) {
+  ExpectRefused({
       {"options size", [](Options& o) { o.open.struct_size -= 8; }, LUWU_E_BAD_STRUCT, "options"},
       {"options grown", [](Options& o) { o.open.struct_size += 8; }, LUWU_E_BAD_STRUCT, "options"},
       {"options size 0", [](Options& o) { o.open.struct_size = 0; }, LUWU_E_BAD_STRUCT, "options"},
@@ -160,43 +173,48 @@ TEST_F(CApiMisuse, OpenRefusesEverySpoiledOption) {
        "endpoints"},
       {"no job", [](Options& o) { o.open.job = nullptr; }, LUWU_E_INVALID_ARGUMENT, "job"},
       {"rank", [](Options& o) { o.open.rank = 1; }, LUWU_E_INVALID_ARGUMENT, "rank 1"},
-      {"transport", [](Options& o) { o.open.transport = 3; }, LUWU_E_INVALID_ARGUMENT,
-       "transport"},
+      {"transport", [](Options& o) { o.open.transport = 3; }, LUWU_E_INVALID_ARGUMENT, "transport"},
       {"verify", [](Options& o) { o.open.verify_served_crc = 3; }, LUWU_E_INVALID_ARGUMENT,
        "verify"},
       {"connections", [](Options& o) { o.open.tcp_connections = 1000; }, LUWU_E_INVALID_ARGUMENT,
        "1000"},
       {"fault plan", [](Options& o) { o.open.fault_plan = "nonsense"; }, LUWU_E_INVALID_ARGUMENT,
        ""},
+  });
+}
+
+TEST_F(CApiMisuse, OpenRefusesSpoiledJobs) {
+  ExpectRefused({
       {"job size", [](Options& o) { o.job.struct_size = 4; }, LUWU_E_BAD_STRUCT, "job"},
       {"job name", [](Options& o) { o.job.name = nullptr; }, LUWU_E_INVALID_ARGUMENT, "name"},
       {"bad job name", [](Options& o) { o.job.name = "a/b"; }, LUWU_E_INVALID_ARGUMENT, ""},
-      {"no layers", [](Options& o) { o.job.layers = nullptr; }, LUWU_E_INVALID_ARGUMENT,
-       "layers"},
+      {"no layers", [](Options& o) { o.job.layers = nullptr; }, LUWU_E_INVALID_ARGUMENT, "layers"},
       {"layer count 0", [](Options& o) { o.job.layer_count = 0; }, LUWU_E_INVALID_ARGUMENT, ""},
       {"layer count", [](Options& o) { o.job.layer_count = ~0u; }, LUWU_E_INVALID_ARGUMENT,
        "layers"},
-      {"optimizer", [](Options& o) { o.job.optimizer = 0; }, LUWU_E_INVALID_ARGUMENT,
-       "optimizer"},
-      {"served float64", [](Options& o) { o.job.served_dtype = LUWU_FLOAT64; },
-       LUWU_E_UNSUPPORTED, ""},
+      {"optimizer", [](Options& o) { o.job.optimizer = 0; }, LUWU_E_INVALID_ARGUMENT, "optimizer"},
+      {"served float64", [](Options& o) { o.job.served_dtype = LUWU_FLOAT64; }, LUWU_E_UNSUPPORTED,
+       ""},
       {"served 0", [](Options& o) { o.job.served_dtype = 0; }, LUWU_E_INVALID_ARGUMENT,
        "served_dtype"},
       {"gradient 257", [](Options& o) { o.job.gradient_dtype = 257; }, LUWU_E_INVALID_ARGUMENT,
        "gradient_dtype"},
-      {"reduction", [](Options& o) { o.job.reduction = 7; }, LUWU_E_INVALID_ARGUMENT,
-       "reduction"},
+      {"reduction", [](Options& o) { o.job.reduction = 7; }, LUWU_E_INVALID_ARGUMENT, "reduction"},
       {"non-finite", [](Options& o) { o.job.on_non_finite = -1; }, LUWU_E_INVALID_ARGUMENT,
        "on_non_finite"},
       {"undo 2", [](Options& o) { o.job.keep_undo_state = 2; }, LUWU_E_INVALID_ARGUMENT,
        "keep_undo_state"},
       {"world 0", [](Options& o) { o.job.world_size = 0; }, LUWU_E_INVALID_ARGUMENT, ""},
-      {"layer size", [](Options& o) { o.layer.struct_size = 1; }, LUWU_E_BAD_STRUCT,
-       "layers[0]"},
+  });
+}
+
+TEST_F(CApiMisuse, OpenRefusesSpoiledLayersAndTensors) {
+  ExpectRefused({
+      {"layer size", [](Options& o) { o.layer.struct_size = 1; }, LUWU_E_BAD_STRUCT, "layers[0]"},
       {"layer name", [](Options& o) { o.layer.name = nullptr; }, LUWU_E_INVALID_ARGUMENT,
        "layers[0]"},
-      {"layer name not UTF-8", [](Options& o) { o.layer.name = "\xff"; },
-       LUWU_E_INVALID_ARGUMENT, "UTF-8"},
+      {"layer name not UTF-8", [](Options& o) { o.layer.name = "\xff"; }, LUWU_E_INVALID_ARGUMENT,
+       "UTF-8"},
       {"no tensors", [](Options& o) { o.layer.tensors = nullptr; }, LUWU_E_INVALID_ARGUMENT,
        "tensors"},
       {"tensor size", [](Options& o) { o.tensor.struct_size = 1; }, LUWU_E_BAD_STRUCT,
@@ -205,24 +223,17 @@ TEST_F(CApiMisuse, OpenRefusesEverySpoiledOption) {
        "tensors[0]"},
       {"overlong UTF-8", [](Options& o) { o.tensor.name = "\xc0\x80"; }, LUWU_E_INVALID_ARGUMENT,
        "UTF-8"},
-      {"no shape", [](Options& o) { o.tensor.shape = nullptr; }, LUWU_E_INVALID_ARGUMENT,
-       "shape"},
+      {"no shape", [](Options& o) { o.tensor.shape = nullptr; }, LUWU_E_INVALID_ARGUMENT, "shape"},
       {"dims", [](Options& o) { o.tensor.dims = 65; }, LUWU_E_INVALID_ARGUMENT, "shape"},
       {"zero shape", [](Options& o) { o.shape[0] = 0; }, LUWU_E_INVALID_ARGUMENT, ""},
       {"trainable 2", [](Options& o) { o.tensor.trainable = 2; }, LUWU_E_INVALID_ARGUMENT,
        "trainable"},
       {"beyond the layer", [](Options& o) { o.tensor.offset = 1; }, LUWU_E_INVALID_ARGUMENT, ""},
       {"group", [](Options& o) { o.tensor.group = 1; }, LUWU_E_INVALID_ARGUMENT, "group"},
-  };
-  for (const auto& c : cases) {
-    Options options;
-    c.spoil(options);
-    luwu_session session = 77;
-    EXPECT_EQ(luwu_session_open(&options.open, &session), c.code) << c.name << luwu_last_error();
-    EXPECT_EQ(session, 0u) << c.name;
-    EXPECT_NE(std::string(luwu_last_error()).find(c.text), std::string::npos)
-        << c.name << ": " << luwu_last_error();
-  }
+  });
+}
+
+TEST_F(CApiMisuse, OpenRefusesNullPointers) {
   luwu_session session = 0;
   EXPECT_EQ(luwu_session_open(nullptr, &session), LUWU_E_INVALID_ARGUMENT);
   const Options options;

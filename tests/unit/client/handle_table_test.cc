@@ -19,7 +19,7 @@ TEST(HandleTable, FindsWhatWasAddedAndNothingElse) {
   EXPECT_NE(handle, 0u);
   EXPECT_EQ(table.Find(0), nullptr);
   EXPECT_EQ(table.Find(~uint64_t{0}), nullptr);
-  EXPECT_EQ(table.Find(handle + 1), nullptr);                             // another index
+  EXPECT_EQ(table.Find(handle + 1), nullptr);                                  // another index
   EXPECT_EQ(table.Find(handle + (1ull << HandleParts::kIndexBits)), nullptr);  // another generation
 }
 

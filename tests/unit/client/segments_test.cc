@@ -171,8 +171,11 @@ TEST(Segments, CoverageMatchesTheElementWiseModel) {
     layer.tensors.clear();
     for (uint64_t at = 0; at < elements;) {
       const uint64_t count = 1 + random() % std::min<uint64_t>(5, elements - at);
-      layer.tensors.push_back({.name = "t" + std::to_string(at), .shape = {count}, .offset = at,
-                               .group = 0, .trainable = random() % 3 != 0});
+      layer.tensors.push_back({.name = "t" + std::to_string(at),
+                               .shape = {count},
+                               .offset = at,
+                               .group = 0,
+                               .trainable = random() % 3 != 0});
       at += count + random() % 2;
     }
     Scene scene = RandomScene(random, elements);

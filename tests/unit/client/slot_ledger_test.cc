@@ -18,8 +18,9 @@ class FakeBoard {
   explicit FakeBoard(uint32_t slots) : memory_(BoardBytes(slots, 1) / 64), slots_(slots) {}
   BoardView view() const { return BoardView(std::as_bytes(std::span(memory_)), slots_); }
   void Release(uint32_t slot, uint32_t count) {
-    std::memcpy(std::as_writable_bytes(std::span(memory_)).data() + BoardReleasedOffset() + 4 * slot,
-                &count, sizeof count);
+    std::memcpy(
+        std::as_writable_bytes(std::span(memory_)).data() + BoardReleasedOffset() + 4 * slot,
+        &count, sizeof count);
   }
 
  private:
@@ -101,7 +102,7 @@ TEST(SlotLedger, OnlyDeliveredAndUnreleasedSlotsAreNotifiedAgain) {
   EXPECT_FALSE(ledger.BeginRenotify(1, board.view()));  // released
   EXPECT_FALSE(ledger.BeginRenotify(2, board.view()));  // still held: its operation repeats it
   board.Release(0, 1);
-  EXPECT_EQ(*ledger.Take(Key(7), board.view()), 1u);    // slot 0 is busy with its notification
+  EXPECT_EQ(*ledger.Take(Key(7), board.view()), 1u);  // slot 0 is busy with its notification
   EXPECT_FALSE(ledger.Take(Key(8), board.view()));
   ledger.EndRenotify(0);
   EXPECT_EQ(*ledger.Take(Key(8), board.view()), 0u);

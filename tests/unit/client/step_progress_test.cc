@@ -24,8 +24,12 @@ class StepProgressTest : public ::testing::Test {
     progress_.Finish(0, true, true);
   }
 
-  const ModelPlan plan_{MakeSpec(), {{.name = "a", .weight = 1, .control_address = "h:1",
-                                      .data_address = "h:2", .shm_path = ""}}};
+  const ModelPlan plan_{MakeSpec(),
+                        {{.name = "a",
+                          .weight = 1,
+                          .control_address = "h:1",
+                          .data_address = "h:2",
+                          .shm_path = ""}}};
   StepProgress progress_{plan_, 3};
 };
 

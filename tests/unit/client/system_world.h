@@ -11,6 +11,7 @@
 
 #include "client/include/luwu/luwu.h"
 #include "client/include/luwu/luwu.hpp"
+#include "client/include/luwu/schema.hpp"
 #include "tests/fakes/daemon_process.h"
 
 namespace luwu::testing {
@@ -66,7 +67,7 @@ inline std::vector<float> Values(uint64_t seed, uint64_t count) {
 inline void LoadAll(cxx::Session& session, const cxx::JobSpec& job) {
   for (uint32_t layer = 0; layer < job.layers.size(); ++layer) {
     const std::vector<float> values = Values(1000 + layer, ElementsOf(job.layers[layer]));
-    session.load(layer, 0, values.data(), values.size());
+    session.load({layer, 0}, values.data(), values.size());
   }
   session.finish_load();
 }
@@ -126,7 +127,7 @@ inline std::vector<uint32_t> Fingerprint(cxx::Session& session, const cxx::JobSp
     for (const luwu_quantity quantity : {LUWU_MASTER, LUWU_MOMENT1, LUWU_MOMENT2}) {
       if (IsFrozen(job.layers[layer]) && quantity != LUWU_MASTER) continue;
       std::vector<float> values(ElementsOf(job.layers[layer]));
-      session.read(layer, quantity, 0, values.data(), values.size());
+      session.read({layer, 0}, quantity, values.data(), values.size());
       const size_t at = bits.size();
       bits.resize(at + values.size());
       std::memcpy(&bits[at], values.data(), values.size() * sizeof(float));

@@ -1,6 +1,7 @@
 // What stands around the services: health, reflection, status, the port, and peers' reports.
 #include <functional>
 #include <future>
+#include <random>
 
 #include <grpcpp/generic/generic_stub.h>
 
@@ -102,6 +103,61 @@ TEST_F(ControlServerTest, ReflectionListsEveryService) {
   call->Finish(&status, nullptr);
   next();
   queue.Shutdown();
+}
+
+// The answer to `bytes` as the request of a unary method.
+grpc::Status CallRaw(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                     const std::string& bytes) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  rpc::SetTimeout(&context, kCallTimeoutMs);
+  grpc::CompletionQueue queue;
+  const grpc::Slice slice(bytes);
+  const auto call = stub.PrepareUnaryCall(&context, method, grpc::ByteBuffer(&slice, 1), &queue);
+  call->StartCall();
+  grpc::ByteBuffer answer;
+  grpc::Status status;
+  call->Finish(&answer, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  EXPECT_TRUE(queue.Next(&tag, &ok));
+  return status;
+}
+
+TEST_F(ControlServerTest, RandomBytesAreRefusedByEveryMethod) {
+  const std::vector<std::string> methods = {"JobService/CreateOrJoin",
+                                            "JobService/Describe",
+                                            "JobService/Delete",
+                                            "SessionService/Open",
+                                            "SessionService/Heartbeat",
+                                            "SessionService/Close",
+                                            "SessionService/ExchangeRegions",
+                                            "StepService/Begin",
+                                            "StepService/Commit",
+                                            "TensorService/FinishLoad",
+                                            "TensorService/Read",
+                                            "TensorService/Load",
+                                            "PeerService/ReportStep"};
+  const std::string valid = CreateRequest(SmallSpec()).SerializeAsString();
+  std::mt19937 random(20240918);
+  for (const std::string& method : methods) {
+    for (int i = 0; i < 100; ++i) {
+      std::string bytes(random() % 300, '\0');
+      if (i % 2 == 0) {
+        for (char& byte : bytes) byte = static_cast<char>(random());
+      } else {  // a message that was right once
+        bytes = valid;
+        for (int flip = 0; flip < 3; ++flip) {
+          bytes[random() % bytes.size()] = static_cast<char>(random());
+        }
+      }
+      const grpc::Status status = CallRaw(channel_, "/luwu.v1." + method, bytes);
+      // Flipped bits may leave a spec that is valid; nothing else is.
+      EXPECT_TRUE(!status.ok() || method == "JobService/CreateOrJoin") << method;
+      EXPECT_NE(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << method;
+    }
+  }
+  EXPECT_EQ(Check("")->status(), HealthCheckResponse::SERVING);
 }
 
 TEST_F(ControlServerTest, StatusShowsTheDaemonAndItsJobs) {

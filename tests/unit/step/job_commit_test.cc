@@ -49,6 +49,12 @@ class JobCommit : public testing::Test {
           << word << " in: " << MessageOf(result.status());
     }
   }
+  // What a commit of step 0 answers that may not wait at all.
+  void ExpectDeadline(const std::vector<std::string>& words) {
+    CommitWait wait;
+    world_.job().AwaitCommit(first_->session_ptr(), 0, world_.clock().Now(), wait.Callback());
+    ExpectError(wait, ErrorCode::kDeadline, words);
+  }
   void PlayStep(FakeWorker& second, uint64_t step) {
     Begin(*first_, step);
     Begin(second, step);
@@ -206,18 +212,37 @@ TEST_F(JobCommit, AnUndeliveredReportIsRepeatedWithAPause) {
   CloseAll(*second, 0);
   auto report = world_.decider().Take();
   ASSERT_TRUE(report);
-  report->done(Error(ErrorCode::kNodeLost, "the lead is away"));
-  const auto wait = Commit(*first_, 0);
-  world_.job().Tick();
-  EXPECT_EQ(world_.decider().count(), 1u);
-  world_.clock().AdvanceMs(1000);
+  report->done(Error(ErrorCode::kUnavailable, "the lead is away"));
+  ExpectDeadline({"the lead node cannot be asked", "the lead is away"});
+  EXPECT_EQ(world_.decider().count(), 1u) << "not before the pause is over";
+  world_.clock().AdvanceMs(100);
   world_.decider().Hold(false);
   world_.job().Tick();
   EXPECT_EQ(world_.decider().count(), 2u);
-  // The tick both repeated the report and found the deadline reached; the decision came first.
-  ASSERT_TRUE(wait->answered());
-  EXPECT_TRUE(wait->Wait().ok()) << ToString(wait->Wait().status());
   EXPECT_EQ(world_.job().current_step(), 1u);
+}
+
+TEST_F(JobCommit, ALeadThatIsLostIsNamedAtOnceAndTheReportGoesOn) {
+  const auto second = world_.Join(1);
+  world_.decider().Hold(true);
+  Begin(*first_, 0);
+  Begin(*second, 0);
+  CloseAll(*first_, 0);
+  CloseAll(*second, 0);
+  auto report = world_.decider().Take();
+  ASSERT_TRUE(report);
+  const auto wait = Commit(*first_, 0);
+  report->done(Error(ErrorCode::kNodeLost, "node 'n7' is away"));
+  ExpectError(*wait, ErrorCode::kNodeLost, {"node 'n7'"});
+  ExpectError(*Commit(*first_, 0), ErrorCode::kNodeLost, {"node 'n7'"});
+  world_.clock().AdvanceMs(100);
+  world_.job().Tick();
+  report = world_.decider().Take();
+  ASSERT_TRUE(report);
+  const auto again = Commit(*first_, 0);
+  EXPECT_FALSE(again->answered()) << "the lead is being asked again";
+  report->done(StepDecision{Outcome::kApplied, ""});
+  EXPECT_TRUE(again->Wait().ok());
 }
 
 TEST_F(JobCommit, TheDeadlineSaysThatOtherNodesAreWaitedFor) {

@@ -82,8 +82,6 @@ TEST_F(JobSessions, TheGradientsOfAFormerSelfDoNotCount) {
   EXPECT_EQ(world_.job().Snapshot().parked_slots, 1u);
   const auto latter = world_.Join(0, 1);
   EXPECT_EQ(world_.job().Snapshot().parked_slots, 0u);
-  former->Ring(0);  // a doorbell that was on its way
-  EXPECT_EQ(world_.job().Snapshot().parked_slots, 0u);
   EXPECT_EQ(latter->board().released(0), 0u) << "a new session begins with unused slots";
 }
 

@@ -37,6 +37,35 @@ TEST(JobSum, WorkersThatPushInOppositeOrdersThroughTwoSlotsDoNotDeadlock) {
   }
 }
 
+// Without memory to make room, it is back-pressure, and the deadline says who waits for whom.
+TEST(JobSum, WithoutOverflowMemoryOppositeOrdersEndInADeadlineThatNamesBoth) {
+  JobSpec spec = fakes::SmallSpec(2, {fakes::Layer("a", 64), fakes::Layer("b", 64),
+                                      fakes::Layer("c", 64), fakes::Layer("d", 64)});
+  spec.slots_per_worker = 2;
+  spec.overflow_bytes = 0;
+  fakes::JobWorld world(spec);
+  world.LoadAll([](uint32_t, uint64_t) { return 1.0f; });
+  const std::vector<float> gradient(64, 1.0f);
+  const auto first = world.Join(0);
+  const auto second = world.Join(1);
+  ASSERT_TRUE(first->Begin(0, {fakes::AdamHyper()}).ok());
+  ASSERT_TRUE(second->Begin(0, {fakes::AdamHyper()}).ok());
+  for (uint32_t i = 0; i < 2; ++i) {
+    first->Send({0, i, 0, 0, true, false, &gradient});
+    second->Send({0, 3 - i, 0, 0, true, false, &gradient});
+  }
+  EXPECT_FALSE(first->FreeSlot());
+  EXPECT_FALSE(second->FreeSlot());
+  fakes::CommitWait wait;
+  world.job().AwaitCommit(first->session_ptr(), 0, world.clock().Now(), wait.Callback());
+  const Status status = wait.Wait().status();
+  EXPECT_EQ(CodeOf(status), ErrorCode::kDeadline);
+  for (const char* words : {"rank 0 (host host0, pid 100) has 2 shards of 2 layers open ('c', 'd')",
+                            "rank 1 (host host1, pid 101) has 2 shards of 2 layers open ('a', 'b')"}) {
+    EXPECT_NE(MessageOf(status).find(words), std::string::npos) << MessageOf(status);
+  }
+}
+
 // A gradient that closes its shard never needs more than its slot.
 TEST(JobSum, OneWorkerThatDoesNotAccumulateNeedsNoOverflowMemory) {
   JobSpec spec = fakes::SmallSpec(1, {fakes::Layer("a", 300), fakes::Layer("b", 64)});

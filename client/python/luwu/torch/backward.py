@@ -43,8 +43,14 @@ class Backward:
 
     # ---- where are we ---------------------------------------------------------------------------
 
+    @property
+    def active(self) -> bool:
+        """True from the first hook of a backward pass to its end."""
+        return self._active
+
     def inside(self) -> bool:
-        """True inside of a backward pass, whose end will then be noticed."""
+        """True inside of a backward pass, whose end will then be noticed. Costs about 2 ms when the
+        answer is no."""
         if not self._active:
             try:
                 _engine.queue_callback(self._end)
@@ -61,8 +67,8 @@ class Backward:
             self.end_pass()
             if self._error is None and any(unit.contributions for unit in self._units):
                 self._error = StateError(
-                    "the last backward pass failed after gradients had been pushed, so this step can "
-                    "not be repeated by this process: restart the worker, which resumes the step")
+                    "the last backward pass failed after gradients had been pushed, so this step "
+                    "can not be repeated by this process: restart the worker, which resumes it")
 
     def check(self) -> None:
         """Raises the error after which the step cannot go on."""
@@ -78,9 +84,9 @@ class Backward:
         if unit.closed:
             raise StateError(
                 f"parameter {unit.trainable[position].name!r} got another gradient after unit "
-                f"{unit.name!r} had been pushed and closed in this step. Run all backward passes of "
-                "a step but the last inside `with optimizer.accumulate():`, or pass micro_batches "
-                "to offload()")
+                f"{unit.name!r} had been pushed and closed in this step. Run all backward passes "
+                "of a step but the last inside `with optimizer.accumulate():`, or pass "
+                "micro_batches to offload()")
         unit.ready.add(position)
         if unit.gradients_complete and not self._pushed_at_end(unit):
             self._push(unit)
@@ -200,8 +206,8 @@ def _take_gradient(tensor: TensorPlan) -> torch.Tensor:
     gradient = tensor.parameter.grad
     if gradient is None:
         raise StateError(
-            f"the gradient of parameter {tensor.name!r} was removed during the backward pass; leave "
-            "p.grad alone until it ends")
+            f"the gradient of parameter {tensor.name!r} was removed during the backward pass; "
+            "leave p.grad alone until it ends")
     tensor.parameter.grad = None
     if gradient.layout is not torch.strided:
         raise UnsupportedError(

@@ -1,7 +1,7 @@
 """Ties a module to the runtime: wraps the ``forward`` of units in place.
 
-``forward`` is wrapped (and not hooked) because keyword arguments must be seen in torch 1.13 too, and
-because a forward that raises must give its memory back.
+``forward`` is wrapped (and not hooked) because keyword arguments must be seen in torch 1.13 too,
+and because a forward that raises must give its memory back.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Hooks:
                 self._wrap(unit.plan.module, functools.partial(self._run, unit))
             for position, tensor in enumerate(unit.trainable):
                 # The node is kept because the parameter refers to it weakly.
-                node = tensor.parameter.expand_as(tensor.parameter).grad_fn.next_functions[0][0]
+                view: Any = tensor.parameter.expand_as(tensor.parameter)
+                node = view.grad_fn.next_functions[0][0]
                 node.register_hook(functools.partial(self._on_gradient, unit, position))
                 unit.accumulate_nodes.append(node)
         if self._root_unit is not None:
@@ -69,7 +70,7 @@ class Hooks:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             return run(forward, args, kwargs)
 
-        module.forward = wrapper  # type: ignore[method-assign]
+        module.forward = wrapper
         self._wrapped.append(module)
 
     def remove(self) -> None:
@@ -85,12 +86,12 @@ class Hooks:
     def _present_mode(self) -> str:
         if self._mode is not None:
             return self._mode
-        return TRAIN if torch.is_grad_enabled() or self._backward.inside() else EVAL
+        return TRAIN if torch.is_grad_enabled() or self._backward.active else EVAL
 
     def _run_root(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if self._mode is not None or self._backward.inside():
-            return self._run_unit_of_root(forward, args, kwargs)
         self._backward.recover()
+        if self._mode is not None or (torch.is_grad_enabled() and self._backward.inside()):
+            return self._run_unit_of_root(forward, args, kwargs)
         mode = TRAIN if torch.is_grad_enabled() else EVAL
         self._residency.predictor.begin(mode)
         self._mode = mode
@@ -113,7 +114,9 @@ class Hooks:
 
     def _run(self, unit: Unit, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         mode = self._present_mode()
-        recomputing = mode == TRAIN and self._backward.inside()
+        # Below a root forward nothing is recomputed, or hooks have told of the backward already.
+        recomputing = mode == TRAIN and (
+            self._backward.active if self._mode is not None else self._backward.inside())
         if mode == TRAIN:
             self._backward.check()
             self._steps.begin()
@@ -129,14 +132,14 @@ class Hooks:
             if not unit.busy and not self._residency.needed_next(unit, mode):
                 self._residency.release(unit)
         for tensor in differentiable_in(outputs):
-            tensor.register_hook(functools.partial(self._before_backward, unit))
+            _hook(unit, tensor, functools.partial(self._before_backward, unit))
         return outputs
 
     def _watch_inputs(self, unit: Unit, inputs: Any) -> None:
         if unit.is_root:
             return
         for tensor in differentiable_in(inputs):
-            tensor.register_hook(functools.partial(self._on_input_gradient, unit))
+            _hook(unit, tensor, functools.partial(self._on_input_gradient, unit))
             unit.inputs_awaited += 1
 
     # ---- backward -------------------------------------------------------------------------------
@@ -152,3 +155,11 @@ class Hooks:
 
     def _on_input_gradient(self, unit: Unit, _gradient: torch.Tensor) -> None:
         self._backward.on_input_gradient(unit)
+
+
+def _hook(unit: Unit, tensor: Any, call: Callable[[torch.Tensor], None]) -> None:
+    """Calls when the tensor's gradient is known. Hooks on tensors of the graph go with the graph;
+    those on leaves, which may live for ever, are taken back at the end of the pass."""
+    handle = tensor.register_hook(call)
+    if tensor.is_leaf:
+        unit.leaf_hooks.append(handle)

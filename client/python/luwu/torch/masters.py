@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Sequence
+from typing import Any, Sequence
 
 import numpy as np
 import torch
 
 from luwu.errors import StateError
 from luwu.session import Session
-from luwu.torch.plan import UnitPlan
+from luwu.torch.plan import TensorPlan, UnitPlan
 
 
 def layer_values(plan: UnitPlan) -> np.ndarray:
@@ -31,7 +31,11 @@ class Masters:
         self._root = root
         self._plans = plans
         self._timeout_s = timeout_s
+        self._places: dict[int, tuple[int, TensorPlan]] = {  # by id of the parameter
+            id(tensor.parameter): (layer, tensor)
+            for layer, plan in enumerate(plans) for tensor in plan.tensors}
         self._handles: list[Any] = []
+        self._guarded: list[torch.nn.Module] = []
         self._guard()
 
     def read(self, quantity: str = "master") -> dict[str, torch.Tensor]:
@@ -55,29 +59,37 @@ class Masters:
     # ---- module.state_dict() and friends --------------------------------------------------------
 
     def _guard(self) -> None:
-        self._names = {
-            id(tensor.parameter): tensor.name for plan in self._plans for tensor in plan.tensors}
-        self._handles = [
-            self._root._register_state_dict_hook(self._fill_state_dict),
-            self._root._register_load_state_dict_pre_hook(_refuse_load),
-        ]
-        self._root.__deepcopy__ = _refuse_deepcopy  # type: ignore[assignment]
+        """Every module that has offloaded parameters of its own is guarded, so that calls on parts
+        of the whole module are covered too."""
+        module: Any
+        for module in self._root.modules():
+            if any(id(parameter) in self._places for parameter in module.parameters(recurse=False)):
+                self._handles.append(module._register_state_dict_hook(self._fill_state_dict))
+                self._handles.append(module._register_load_state_dict_pre_hook(_refuse_load))
+                module.__deepcopy__ = _refuse_deepcopy
+                module._apply = _refuse_apply
+                self._guarded.append(module)
 
     def unguard(self) -> None:
         """Removes the hooks from the module."""
         for handle in self._handles:
             handle.remove()
+        for module in self._guarded:
+            del module.__deepcopy__, module._apply
         self._handles.clear()
-        del self._root.__deepcopy__
+        self._guarded.clear()
 
     def _fill_state_dict(self, module: torch.nn.Module, state: dict[str, Any], prefix: str,
                          _metadata: Any) -> None:
-        """``module.state_dict()`` gives the real weights, in the parameters' dtypes."""
-        values = self.read()
-        for name, parameter in _all_names(module):
-            master = values.get(self._names.get(id(parameter), ""))
-            if master is not None and prefix + name in state:
-                state[prefix + name] = master.to(parameter.dtype)
+        """``state_dict()`` gives the real weights, in the parameters' dtypes."""
+        for name, parameter in module.named_parameters(recurse=False):
+            place = self._places.get(id(parameter))
+            if place is not None and prefix + name in state:
+                layer, tensor = place
+                values = self._session.read(
+                    layer, "master", tensor.offset, tensor.elements, self._timeout_s)
+                state[prefix + name] = torch.from_numpy(values).view(parameter.shape).to(
+                    parameter.dtype)
 
 
 def _refuse_load(*_: Any) -> None:
@@ -92,8 +104,8 @@ def _refuse_deepcopy(_memo: Any) -> Any:
         "optimizer.full_state_dict() for a copy of the weights")
 
 
-def _all_names(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """Every name of every parameter: those of tied ones are keys of a state dict too."""
-    for path, part in module.named_modules(remove_duplicate=False):
-        for name, parameter in part.named_parameters(recurse=False):
-            yield (f"{path}.{name}" if path else name), parameter
+def _refuse_apply(*_args: Any, **_kwargs: Any) -> Any:
+    raise StateError(
+        "an offloaded module cannot be moved or converted (to(), half(), share_memory(), ...); do "
+        "it before offload()")
+

@@ -14,7 +14,10 @@ from luwu.torch.masters import layer_values
 from luwu.torch.optimizer import OffloadedOptimizer, defaults_of, group_values
 from luwu.torch.plan import UnitPlan, UnitRule, plan_units
 from luwu.torch.settings import Settings
+from luwu.torch.transfer import repeat
 from luwu.torch.unit import Unit
+
+_WAIT_S = 5.0  # how long Ctrl-C may go unnoticed
 
 
 def decay_groups(module: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -68,11 +71,12 @@ def offload(module: torch.nn.Module, *, units: UnitRule, endpoints: str | Sequen
         param_groups = [{"params": [p for p in module.parameters() if p.requires_grad]}]
     facade = OffloadedOptimizer(param_groups, optimizer)
     plans = plan_units(module, units, facade.param_groups)
-    spec = job_spec(job, world_size, plans, _with_momentum(optimizer, facade), len(facade.param_groups),
-                    DType.parse(wire), DType.parse(gradient_wire or wire), settings)
+    spec = job_spec(
+        job, world_size, plans, _with_momentum(optimizer, facade), len(facade.param_groups),
+        DType.parse(wire), DType.parse(gradient_wire or wire), settings)
     session = connect(spec) if connect is not None else Session(
         endpoints, spec, rank, restart_count=settings.restart_count, transport=settings.transport,
-        verify=settings.verify, timeout_s=settings.load_timeout_s)
+        verify=settings.verify, timeout_s=settings.open_timeout_s)
     try:
         _load(session, plans, rank == settings.loader_rank, settings.load_timeout_s)
     except BaseException:
@@ -113,4 +117,4 @@ def _load(session: Session, plans: Sequence[UnitPlan], loader: bool, timeout_s: 
         for index, plan in enumerate(plans):
             session.load(index, layer_values(plan), timeout_s=timeout_s)
         session.finish_load(timeout_s=timeout_s)
-    session.wait_loaded(timeout_s)
+    repeat(lambda: session.wait_loaded(_WAIT_S), timeout_s)

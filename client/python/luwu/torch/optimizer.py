@@ -22,8 +22,8 @@ from luwu.torch.unit import Unit
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """How ``step`` ended. ``skipped``: a gradient was not finite; ``culprit`` names layer and tensor,
-    and the weights are unchanged. ``loss``: what the closure returned, if there was one."""
+    """How ``step`` ended. ``skipped``: a gradient was not finite; ``culprit`` names layer and
+    tensor, and the weights are unchanged. ``loss``: what the closure returned, if there was one."""
 
     step: int
     applied: bool
@@ -47,7 +47,8 @@ def defaults_of(values: HyperParameters) -> dict[str, Any]:
 def group_values(kind: type, group: dict[str, Any]) -> HyperParameters:
     """The present hyper-parameters of a torch parameter group."""
     if kind is AdamW:
-        return AdamW(lr=float(group["lr"]), betas=(float(group["betas"][0]), float(group["betas"][1])),
+        beta1, beta2 = group["betas"]
+        return AdamW(lr=float(group["lr"]), betas=(float(beta1), float(beta2)),
                      eps=float(group["eps"]), weight_decay=float(group["weight_decay"]))
     return SGD(lr=float(group["lr"]), momentum=float(group["momentum"]),
                dampening=float(group["dampening"]), weight_decay=float(group["weight_decay"]),
@@ -59,7 +60,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     ``param_groups`` hold lr and the like and may be edited between steps, by hand or by torch's lr
     schedulers. They travel with the step: it begins at its first training forward, and changing
-    them between that and ``step()`` is an error. ``state`` is always empty.
+    them between that and ``step()`` is an error. ``state`` is always empty. Gradients leave during
+    backward, so ``torch.nn.utils.clip_grad_norm_`` and the like find none.
     """
 
     def __init__(self, param_groups: Sequence[dict[str, Any]], defaults: HyperParameters) -> None:
@@ -91,7 +93,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             raise StateError("the job's parameter groups are fixed; pass them to offload()")
         super().add_param_group(param_group)
 
-    def step(self, closure: Callable[[], Any] | None = None) -> StepOutcome:  # type: ignore[override]
+    def step(  # type: ignore[override]
+            self, closure: Callable[[], Any] | None = None) -> StepOutcome:
         """Ends the step on all workers: the daemons have updated the weights when it returns.
 
         Gradients have left during backward; units without any are closed as absent. Repeats for up
@@ -143,8 +146,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def accumulate(self) -> Iterator[None]:
-        """Backward passes inside push their gradients without closing the step: all micro-batches but
-        the last belong here. The gradients are summed; scale the losses accordingly."""
+        """Backward passes inside push their gradients without closing the step: all micro-batches
+        but the last belong here. The gradients are summed; scale the losses accordingly."""
         before, self._backward.accumulating = self._backward.accumulating, True
         try:
             yield
@@ -185,11 +188,11 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     def resident_bytes(self) -> int:
         """Model-state bytes in this process now: weights of units in flight, gradients, optimizer
         state."""
-        gradients = [p.grad for group in self.param_groups for p in group["params"]]
-        return (sum(unit.nbytes for unit in self._units)
-                + sum(g.numel() * g.element_size() for g in gradients if g is not None)
-                + sum(value.numel() * value.element_size() for entry in self.state.values()
-                      for value in entry.values() if isinstance(value, torch.Tensor)))
+        tensors = [p.grad for group in self.param_groups for p in group["params"]]
+        tensors += [value for entry in self.state.values() for value in entry.values()
+                    if isinstance(value, torch.Tensor)]
+        held = sum(t.numel() * t.element_size() for t in tensors if t is not None)
+        return int(held) + sum(unit.nbytes for unit in self._units)
 
     @property
     def prefetch_hits(self) -> int:

@@ -1,7 +1,7 @@
 """Which parameters form which unit, and where each lies in its LuWu layer.
 
-Pure planning: nothing here touches a tensor's contents. The plan must come out equal on all workers,
-so it depends only on the module's structure and the arguments.
+Pure planning: nothing here touches a tensor's contents. The plan must come out equal on all
+workers, so it depends only on the module's structure and the arguments.
 """
 
 from __future__ import annotations
@@ -133,7 +133,8 @@ def group_of_parameters(module: torch.nn.Module,
 def _check_parameter(name: str, parameter: torch.nn.Parameter) -> None:
     if parameter.dtype not in WIRE_DTYPES:
         raise UnsupportedError(
-            f"parameter {name!r} is {parameter.dtype}; float32, bfloat16 and float16 can be offloaded")
+            f"parameter {name!r} is {parameter.dtype}; float32, bfloat16 and float16 can be "
+            "offloaded")
     if parameter.device.type != "cpu":
         raise UnsupportedError(
             f"parameter {name!r} is on {parameter.device}; this version offloads host modules only")

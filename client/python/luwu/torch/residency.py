@@ -12,7 +12,7 @@ from luwu.torch.unit import Unit
 
 
 class Residency:
-    """Moves weights in and out. ``version`` gives the version to fetch, which is the current step."""
+    """Moves weights in and out. ``version`` gives the version to fetch: the current step."""
 
     def __init__(self, session: Session, units: Sequence[Unit], settings: Settings,
                  version: Callable[[], int]) -> None:

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Settings:
-    """``prefetch``: units fetched ahead in the order of the last pass (0: none). ``pushes_in_flight``:
-    units whose gradients may wait to be sent before backward waits for them. ``worker_timeout_s``:
-    how long a fetch, push or commit is repeated while a worker is lost or slow. ``call_timeout_s``:
-    deadline of one call. ``load_timeout_s``: how long to wait for the weights of rank
-    ``loader_rank``. The others are as in ``luwu.Session`` and ``luwu.JobSpec``.
+    """``prefetch``: units fetched ahead in the order of the last pass (0: none).
+    ``pushes_in_flight``: units whose gradients may wait to be sent before backward waits for them.
+    ``worker_timeout_s``: how long a fetch, push or commit is repeated while a worker is lost or
+    slow. ``call_timeout_s``: deadline of one call. ``open_timeout_s``: of creating or joining the
+    job, in which daemons may have to set up its memory. ``load_timeout_s``: how long to wait for
+    the weights of rank ``loader_rank``. The others are as in ``luwu.Session`` and ``luwu.JobSpec``.
     """
 
     prefetch: int = 1
     pushes_in_flight: int = 2
     worker_timeout_s: float = 120.0
     call_timeout_s: float = 30.0
+    open_timeout_s: float = 60.0
     load_timeout_s: float = 300.0
     loader_rank: int = 0
     restart_count: int | None = None

@@ -10,6 +10,8 @@ from luwu.specs import HyperParameters
 from luwu.torch.settings import Settings
 from luwu.torch.transfer import repeat
 
+_COMMIT_ATTEMPT_S = 5.0  # how long Ctrl-C may go unnoticed
+
 
 class Steps:
     """Counts steps. ``hyper_parameters`` gives the present values of all groups."""
@@ -46,8 +48,9 @@ class Steps:
                     "after step()")
 
     def commit(self) -> CommitResult:
-        """Ends the step; repeated while a worker is lost or slow. Afterwards the next one is open."""
-        result = repeat(lambda: self._session.commit(self.current, self._settings.call_timeout_s),
+        """Ends the step; repeated while a worker is lost or slow. The next one may then begin."""
+        attempt_s = min(self._settings.call_timeout_s, _COMMIT_ATTEMPT_S)
+        result = repeat(lambda: self._session.commit(self.current, attempt_s),
                         self._settings.worker_timeout_s)
         if result.outcome != "failed":
             self.current += 1

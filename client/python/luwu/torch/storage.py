@@ -1,10 +1,10 @@
 """The memory of a unit's parameters, which comes and goes while every tensor object stays.
 
-A unit has one flat storage per dtype. Its ``StorageImpl`` is the same for ever: releasing resizes it
-to 0 bytes, materialising resizes it back, and the bytes are then fetched straight into it. Views
+A unit has one flat storage per dtype. Its ``StorageImpl`` is the same for ever: releasing resizes
+it to 0 bytes, materialising resizes it back, and the bytes are then fetched straight into it. Views
 that autograd saved in the forward pass share that storage, so in the backward pass they see the
-bytes that were fetched again. The bytes are written outside of autograd, so version counters do not
-move.
+bytes that were fetched again. The bytes are written outside of autograd, so version counters do
+not move.
 
 While released, a parameter's ``data`` is one shared NaN in the parameter's shape (strides 0, no
 storage of its own): looking at it outside of forward and backward gives NaN, not a crash.
@@ -22,8 +22,8 @@ from luwu.torch.plan import WIRE_DTYPES, TensorPlan, UnitPlan
 _placeholders: dict[torch.dtype, torch.Tensor] = {}
 
 
-def raw_storage(tensor: torch.Tensor) -> Any:
-    """The byte storage behind a tensor (torch 2: ``untyped_storage``; 1.13: inside the typed one)."""
+def raw_storage(tensor: Any) -> Any:
+    """The byte storage of a tensor (torch 2: ``untyped_storage``; 1.13: inside the typed one)."""
     if hasattr(tensor, "untyped_storage"):
         return tensor.untyped_storage()
     typed = tensor.storage()
@@ -45,7 +45,8 @@ def is_placeholder(tensor: torch.Tensor) -> bool:
 
 
 class FlatStorage:
-    """The parameters of one dtype in one unit: elements ``[offset, offset + elements)`` of its layer."""
+    """The parameters of one dtype in a unit: elements ``[offset, offset + elements)`` of its layer.
+    """
 
     def __init__(self, tensors: list[TensorPlan], end: int) -> None:
         dtype = tensors[0].parameter.dtype
@@ -64,7 +65,7 @@ class FlatStorage:
     @property
     def nbytes(self) -> int:
         """Bytes held at this moment."""
-        return self._raw.nbytes()
+        return int(self._raw.nbytes())
 
     def allocate(self) -> Segment:
         """Gives the storage its memory, contents undefined, and says where it is. The parameters do

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 def repeat(call: Callable[[], Result], budget_s: float) -> Result:
-    """Calls until it succeeds; the last ``RetryableError`` goes to the caller after ``budget_s``."""
+    """Calls until it succeeds; after ``budget_s`` the last ``RetryableError`` is raised."""
     end = time.monotonic() + budget_s
     while True:
         try:

@@ -24,6 +24,7 @@ class Unit:
         self.held = False  # must stay resident: in backward, or the root of a training pass
         self.pushing: Transfer | None = None
         self.accumulate_nodes: list[Any] = []  # keeps the gradient hooks alive
+        self.leaf_hooks: list[Any] = []  # of this pass, on tensors that may outlive it
         self.closed = False  # in this step
         self.contributions = 0  # pushed in this step
         self.reset_pass()
@@ -34,6 +35,9 @@ class Unit:
         self.ready: set[int] = set()  # trainable tensors whose gradient has arrived
         self.inputs_awaited = 0  # inputs whose gradient is still being computed
         self.held = False
+        for hook in self.leaf_hooks:
+            hook.remove()
+        self.leaf_hooks.clear()
 
     @property
     def name(self) -> str:

@@ -1,0 +1,33 @@
+#include "tests/fakes/allocation_counter.h"
+
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+thread_local bool t_counting = false;
+thread_local uint64_t t_allocations = 0;
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  if (t_counting) ++t_allocations;
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace luwu::testing {
+
+void StartCountingAllocations() {
+  t_allocations = 0;
+  t_counting = true;
+}
+
+uint64_t StopCountingAllocations() {
+  t_counting = false;
+  return t_allocations;
+}
+
+}  // namespace luwu::testing
