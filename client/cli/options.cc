@@ -26,6 +26,7 @@ void AddOptions(CLI::App* app, Options* options) {
                   "Control address of a daemon; one is enough, the others are asked of it; may be "
                   "repeated")
       ->type_name("HOST:PORT")
+      ->allow_extra_args(false)  // each -e takes one, so that a job's name may follow
       ->envname("LUWU_ENDPOINT")
       ->delimiter(',')
       ->default_str(kDefaultEndpoint);

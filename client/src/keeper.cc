@@ -24,7 +24,7 @@ bool EndsSession(ErrorCode code) {
 }  // namespace
 
 Keeper::Keeper(Fabric* fabric, PushEngine* push, const std::vector<Peer>& peers)
-    : fabric_(fabric), push_(push), waiter_(fabric->monitor()) {
+    : fabric_(fabric), push_(push), waiter_(fabric->monitor(), Waiter::Interest::kAllButBoards) {
   const TimePoint now = std::chrono::steady_clock::now();
   for (const Peer& peer : peers) {
     PeerState state;

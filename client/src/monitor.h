@@ -33,7 +33,9 @@ class MonitorLock {
 // One place to wait. Registered for broadcasts while it lives; woken alone by Wake().
 class Waiter {
  public:
-  explicit Waiter(Monitor& monitor);
+  // What wakes it: boards change thousands of times a second, the rest seldom.
+  enum class Interest { kEverything, kAllButBoards };
+  explicit Waiter(Monitor& monitor, Interest interest = Interest::kEverything);
   ~Waiter();
   Waiter(const Waiter&) = delete;
   Waiter& operator=(const Waiter&) = delete;
@@ -43,13 +45,20 @@ class Waiter {
   void Wake(const MonitorLock&) { changed_.NotifyAll(); }
 
  private:
+  friend class Monitor;
   Monitor& monitor_;
+  const Interest interest_;
   CondVar changed_;
 };
 
 class Monitor {
  public:
-  // A board, a link, the step, or the health of the session changed.
+  void BroadcastBoard(const MonitorLock& lock) {
+    for (Waiter* waiter : waiters_) {
+      if (waiter->interest_ == Waiter::Interest::kEverything) waiter->Wake(lock);
+    }
+  }
+  // A link, the step, or the health of the session changed.
   void Broadcast(const MonitorLock& lock) {
     for (Waiter* waiter : waiters_) waiter->Wake(lock);
   }
@@ -64,7 +73,8 @@ class Monitor {
 inline MonitorLock::MonitorLock(Monitor& monitor) : monitor_(monitor) { monitor_.mutex_.Lock(); }
 inline MonitorLock::~MonitorLock() { monitor_.mutex_.Unlock(); }
 
-inline Waiter::Waiter(Monitor& monitor) : monitor_(monitor) {
+inline Waiter::Waiter(Monitor& monitor, Interest interest)
+    : monitor_(monitor), interest_(interest) {
   MonitorLock lock(monitor_);
   monitor_.waiters_.push_back(this);
 }

@@ -41,7 +41,7 @@ StatusOr<std::vector<T>> CallActiveNodes(Fabric& fabric,
   };
   const std::vector<uint32_t>& active = fabric.active();
   const auto entries = std::make_shared<std::vector<Entry>>(active.size());
-  Waiter waiter(fabric.monitor());
+  Waiter waiter(fabric.monitor(), Waiter::Interest::kAllButBoards);
   // The next node to ask; nothing when all have answered well.
   const auto next = [&]() -> StatusOr<std::optional<size_t>> {
     MonitorLock lock(fabric.monitor());
@@ -96,7 +96,7 @@ StatusOr<std::vector<T>> CallActiveNodes(Fabric& fabric,
 template <typename Call>
 Status CallPatiently(Fabric& fabric, uint32_t node, TimePoint deadline, const Call& call) {
   NodeTrouble trouble;
-  Waiter waiter(fabric.monitor());
+  Waiter waiter(fabric.monitor(), Waiter::Interest::kAllButBoards);
   while (true) {
     const Status status = call();
     if (status.ok()) return status;

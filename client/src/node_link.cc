@@ -117,7 +117,7 @@ std::shared_ptr<Link> NodeLink::GoDown(const MonitorLock& lock, const Status& wh
 
 void NodeLink::OnBoard() {
   MonitorLock lock(*monitor_);
-  monitor_->Broadcast(lock);
+  monitor_->BroadcastBoard(lock);
 }
 
 void NodeLink::OnLinkFailed(Link* link, const Status& why) {

@@ -38,7 +38,7 @@ Status StepDriver::Begin(uint64_t step, const std::vector<HyperParameters>& grou
 }
 
 StatusOr<std::optional<CommitReply>> StepDriver::PrepareCommit(uint64_t step, TimePoint deadline) {
-  Waiter waiter(fabric_->monitor());
+  Waiter waiter(fabric_->monitor(), Waiter::Interest::kAllButBoards);
   MonitorLock lock(fabric_->monitor());
   if (committed_step_ == step) return std::optional<CommitReply>(committed_);
   StepProgress& progress = fabric_->progress(lock);

@@ -11,6 +11,7 @@ namespace luwu {
 namespace {
 
 constexpr uint64_t kHugePageBytes = 2 * kMiB;
+constexpr uint64_t kMappingBytesMax = uint64_t{1} << 47;  // of a process's address space
 
 Status SystemError(const char* call, uint64_t bytes) {
   const int error = errno;
@@ -40,6 +41,9 @@ Mapping::~Mapping() {
 
 StatusOr<Mapping> AllocateHuge(uint64_t bytes) {
   if (bytes == 0) return Mapping();
+  if (bytes > kMappingBytesMax) {
+    return Error(ErrorCode::kResourceExhausted, "{} cannot be mapped", HumanBytes(bytes));
+  }
   const uint64_t wanted = AlignUp(bytes, bytes >= kHugePageBytes ? kHugePageBytes : 4 * kKiB);
   // Map one huge page more than wanted and cut both ends, so that the block starts on a boundary.
   const uint64_t reserved = wanted + kHugePageBytes;

@@ -137,8 +137,8 @@ class AcceptorImpl final : public Acceptor, public PendingOwner, public Listener
   }
 
   void OnRefused(PendingConnection* connection, const Status& why) override {
-    LogWarning("connection_refused", "kind={} session={} why=\"{}\"",
-               KindName(connection->kind()), connection->answer().session_id, ToString(why));
+    LogWarning("connection_refused", "kind={} session={} why=\"{}\"", KindName(connection->kind()),
+               connection->answer().session_id, ToString(why));
     Forget(connection);
   }
 
@@ -187,8 +187,8 @@ class AcceptorImpl final : public Acceptor, public PendingOwner, public Listener
     std::vector<MappedRegion> regions = connection->TakeRegions();
     UniqueFd socket = connection->TakeSocket();
     Forget(connection);
-    Launch(session_id, std::make_unique<ShmEndpoint>(std::move(parts), std::move(socket),
-                                                     std::move(regions)));
+    Launch(session_id,
+           std::make_unique<ShmEndpoint>(std::move(parts), std::move(socket), std::move(regions)));
   }
 
   // `last` completes the group.

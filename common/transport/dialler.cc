@@ -43,7 +43,8 @@ Status Handshake(int fd, const DialOptions& options, Answer answer) {
   if (CodeOf(received) == ErrorCode::kUnavailable) {
     return Error(ErrorCode::kUnavailable,
                  "the daemon refused session {}: it does not know it, or secret, user or number "
-                 "of connections differ ({})", options.session_id, MessageOf(received));
+                 "of connections differ ({})",
+                 options.session_id, MessageOf(received));
   }
   RETURN_IF_ERROR(received);
   if (!MacEqual(mac, HandshakeMac(options.secret, kRoleDaemon, acceptor_nonce, answer))) {
@@ -97,8 +98,7 @@ StatusOr<std::unique_ptr<Link>> DialShm(const std::shared_ptr<EventLoop>& loop,
   RETURN_IF_ERROR(ReadVerdict(verdict));
   // Last, for it takes long when the regions are big.
   ASSIGN_OR_RETURN(std::vector<MappedRegion> regions, receiver.Map());
-  return std::make_unique<ShmEndpoint>(PartsFor(loop, options), std::move(fd),
-                                       std::move(regions));
+  return std::make_unique<ShmEndpoint>(PartsFor(loop, options), std::move(fd), std::move(regions));
 }
 
 class DiallerImpl final : public Dialler {
@@ -110,8 +110,7 @@ class DiallerImpl final : public Dialler {
                                            LinkEvents* events) override {
     LUWU_CHECK(!loop_->OnLoopThread(), "dialling blocks, so not on the progress thread");
     RETURN_IF_ERROR(CheckOptions(options));
-    auto link =
-        options.kind == Kind::kTcp ? DialTcp(loop_, options) : DialShm(loop_, options);
+    auto link = options.kind == Kind::kTcp ? DialTcp(loop_, options) : DialShm(loop_, options);
     if (!link.ok()) {
       return Annotate(link.status(),
                       fmt::format("{} link to {}", KindName(options.kind), options.address));

@@ -1,6 +1,6 @@
 // One thread that waits for sockets and runs what is ready: the progress thread of a Dialler
-// ("luwu-io") or of an Acceptor ("luwu-rx"). Sockets are registered edge-triggered; a handler does a
-// bounded piece of work per turn and asks to be called again, so that no link starves another.
+// ("luwu-io") or of an Acceptor ("luwu-rx"). Sockets are registered edge-triggered; a handler does
+// a bounded piece of work per turn and asks to be called again, so that no link starves another.
 //
 // Every handler, deadline and task runs on that thread with no lock held. Other threads may Add,
 // Kick and RunSync; the rest belongs to the progress thread. After Stop, tasks run in the thread

@@ -21,10 +21,10 @@ inline constexpr uint32_t kAnswerMagic = 0x3144574c;  // "LWD1"
 
 struct Answer {
   uint32_t magic;
-  uint32_t kind;         // Kind, so that an answer for one transport is no good on the other
+  uint32_t kind;  // Kind, so that an answer for one transport is no good on the other
   uint64_t session_id;
-  uint64_t link_id;      // random per dial: connections of two dials are never mixed
-  uint32_t connection;   // 0 .. connections - 1
+  uint64_t link_id;     // random per dial: connections of two dials are never mixed
+  uint32_t connection;  // 0 .. connections - 1
   uint32_t connections;
   Nonce nonce;
   Mac mac;

@@ -56,8 +56,8 @@ Status Link::CheckSource(std::span<const ConstByteSpan> source, uint64_t bytes) 
     total = *sum;
   }
   if (total != bytes) {
-    return Error(ErrorCode::kInvalidArgument,
-                 "the source ranges have {} bytes, the target has {}", total, bytes);
+    return Error(ErrorCode::kInvalidArgument, "the source ranges have {} bytes, the target has {}",
+                 total, bytes);
   }
   return OkStatus();
 }

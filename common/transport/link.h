@@ -39,7 +39,8 @@ class Link : public Endpoint, public Pollable {
   // Any thread, events and completions included: fails the link soon, on the progress thread.
   void Disconnect(const Status& why);
 
-  // ---- progress thread ---------------------------------------------------------------------------
+  // ---- progress thread
+  // ---------------------------------------------------------------------------
 
   // `on_teardown` runs once when the link fails or closes, before its requests complete.
   void set_on_teardown(std::function<void()> on_teardown) { on_teardown_ = std::move(on_teardown); }

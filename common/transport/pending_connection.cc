@@ -52,8 +52,8 @@ UniqueFd PendingConnection::TakeSocket() {
 }
 
 void PendingConnection::OnDeadline() {
-  owner_->OnRefused(this, Error(ErrorCode::kDeadline, "the handshake took over {} ms",
-                                kHandshakeMs));
+  owner_->OnRefused(this,
+                    Error(ErrorCode::kDeadline, "the handshake took over {} ms", kHandshakeMs));
 }
 
 bool PendingConnection::OnReady(uint32_t events) {
@@ -64,8 +64,7 @@ bool PendingConnection::OnReady(uint32_t events) {
     owner_->OnRefused(this, left.status());
   } else if (*left) {
     owner_->OnProved(this);
-  } else if (state_ == State::kProved &&
-             (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
+  } else if (state_ == State::kProved && (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
     owner_->OnRefused(this, Error(ErrorCode::kUnavailable,
                                   "the peer closed before its other connections were there"));
   }

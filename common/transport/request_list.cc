@@ -23,20 +23,30 @@ void PostGate::Leave() {
   }
   // Somebody may wait, and may destroy the gate once the count is zero: count under the lock.
   MutexLock lock(mutex_);
-  state_.fetch_sub(1, std::memory_order_acq_rel);
+  const uint32_t left = state_.fetch_sub(1, std::memory_order_acq_rel) - 1;
+  if ((left & kCount) != 0) return;
+  ++times_empty_;
   emptied_.NotifyAll();
+}
+
+void PostGate::WaitEmptyOnce() {
+  // That it was empty once is enough: others may be inside again by the time that we look.
+  const uint64_t before = times_empty_;
+  while ((state_.load(std::memory_order_acquire) & kCount) != 0 && times_empty_ == before) {
+    emptied_.Wait(mutex_);
+  }
 }
 
 void PostGate::ShutAndWait() {
   MutexLock lock(mutex_);
   state_.fetch_or(kShut, std::memory_order_acq_rel);
-  while ((state_.load(std::memory_order_acquire) & kCount) != 0) emptied_.Wait(mutex_);
+  WaitEmptyOnce();
 }
 
 void PostGate::WaitEmpty() {
   MutexLock lock(mutex_);
   state_.fetch_or(kWaiting, std::memory_order_acq_rel);
-  while ((state_.load(std::memory_order_acquire) & kCount) != 0) emptied_.Wait(mutex_);
+  WaitEmptyOnce();
   state_.fetch_and(~kWaiting, std::memory_order_acq_rel);
 }
 

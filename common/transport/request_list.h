@@ -26,9 +26,12 @@ class PostGate {
   static constexpr uint32_t kWaiting = 1U << 30;
   static constexpr uint32_t kCount = kWaiting - 1;
 
+  void WaitEmptyOnce() LUWU_REQUIRES(mutex_);
+
   std::atomic<uint32_t> state_{0};
   Mutex mutex_;
   CondVar emptied_;
+  uint64_t times_empty_ LUWU_GUARDED_BY(mutex_) = 0;  // seen by Leave while somebody may wait
 };
 
 // Not thread-safe.

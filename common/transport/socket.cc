@@ -192,8 +192,8 @@ StatusOr<UniqueFd> ListenUnix(const std::string& path) {
   ASSIGN_OR_RETURN(const sockaddr_un address, UnixAddress(path));
   RETURN_IF_ERROR(ReplaceStaleSocket(path, address));
   ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(AF_UNIX));
-  if (::bind(fd.get(), Generic(address), sizeof address) != 0 ||
-      ::chmod(path.c_str(), 0666) != 0 || ::listen(fd.get(), kBacklog) != 0) {
+  if (::bind(fd.get(), Generic(address), sizeof address) != 0 || ::chmod(path.c_str(), 0666) != 0 ||
+      ::listen(fd.get(), kBacklog) != 0) {
     return Error(ErrorCode::kUnavailable, "cannot listen on '{}': {}", path, ErrnoText(errno));
   }
   return fd;

@@ -55,4 +55,12 @@ void LoadBytes(std::byte* to, ConstByteSpan from) {
   }
 }
 
+#if defined(__SANITIZE_THREAD__)  // g++ knows no fences under this sanitizer
+void FenceBeforeAnnouncing() {}
+void FenceAfterAnnouncement() {}
+#else
+void FenceBeforeAnnouncing() { std::atomic_thread_fence(std::memory_order_release); }
+void FenceAfterAnnouncement() { std::atomic_thread_fence(std::memory_order_acquire); }
+#endif
+
 }  // namespace luwu::transport

@@ -15,4 +15,9 @@ void StoreBytes(std::byte* to, ConstByteSpan from);
 // `from` is shared; `to` is not.
 void LoadBytes(std::byte* to, ConstByteSpan from);
 
+// Between plain stores to shared memory and the message that announces them, and between that
+// message and loads. (The socket's own locks order them too; this does not rely on it.)
+void FenceBeforeAnnouncing();
+void FenceAfterAnnouncement();
+
 }  // namespace luwu::transport

@@ -75,7 +75,7 @@ class CommitCoordinator {
   mutable Mutex mutex_;
   Status shutdown_ LUWU_GUARDED_BY(mutex_);
   uint64_t next_step_ LUWU_GUARDED_BY(mutex_) = 0;
-  std::vector<bool> reported_ LUWU_GUARDED_BY(mutex_);             // of next_step_, by node
+  std::vector<bool> reported_ LUWU_GUARDED_BY(mutex_);           // of next_step_, by node
   std::vector<std::string> non_finite_ LUWU_GUARDED_BY(mutex_);  // likewise
   std::vector<Waiter> waiters_ LUWU_GUARDED_BY(mutex_);
   std::deque<Decided> decided_ LUWU_GUARDED_BY(mutex_);  // oldest first

@@ -1,4 +1,5 @@
-// Keeps one worker's board (common/wire/board.h) up to date over whatever link it has at the moment.
+// Keeps one worker's board (common/wire/board.h) up to date over whatever link it has at the
+// moment.
 //
 // Setters only note what changed, under a leaf lock, and may be called with other locks held; Flush
 // carries it over and is called with none. Changes coalesce: at most one update is on its way, and
@@ -78,7 +79,7 @@ class BoardWriter {
   bool dirty() const LUWU_REQUIRES(mutex_) { return head_dirty_ || published_dirty_; }
 
   const BoardShape shape_;
-  const Range head_;       // header and released words
+  const Range head_;  // header and released words
   const Range published_;
 
   mutable Mutex mutex_;

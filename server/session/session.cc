@@ -39,9 +39,8 @@ Status Session::Check() const {
 
 StatusOr<std::vector<RegionDescriptor>> Session::SetClientRegions(
     const std::vector<RegionDescriptor>& regions, uint32_t connections) {
-  const RegionDescriptor board{kRegionBoard,
-                               BoardBytes(options_.board.slots, options_.board.shards),
-                               Access::kRemoteWrite};
+  const RegionDescriptor board{
+      kRegionBoard, BoardBytes(options_.board.slots, options_.board.shards), Access::kRemoteWrite};
   if (regions.size() != 1 || regions[0] != board) {
     return Error(ErrorCode::kInvalidArgument,
                  "{} must expose exactly one region: its board, id {}, {} bytes, writable; it "
@@ -52,9 +51,8 @@ StatusOr<std::vector<RegionDescriptor>> Session::SetClientRegions(
                                                regions[0].bytes));
   }
   if (connections == 0 || connections > transport::kConnectionsMax) {
-    return Error(ErrorCode::kInvalidArgument,
-                 "{} wants {} data connections; 1 to {} are possible", DescribeWorker(identity()),
-                 connections, transport::kConnectionsMax);
+    return Error(ErrorCode::kInvalidArgument, "{} wants {} data connections; 1 to {} are possible",
+                 DescribeWorker(identity()), connections, transport::kConnectionsMax);
   }
   MutexLock lock(mutex_);
   RETURN_IF_ERROR(CheckLocked());

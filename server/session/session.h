@@ -1,6 +1,6 @@
 // One worker's session on this node: secret, lease, inbox, board, data link. Created by its job;
-// found by id through the SessionTable. Notifications of its link (slot numbers) go to the SlotSink,
-// which is the job.
+// found by id through the SessionTable. Notifications of its link (slot numbers) go to the
+// SlotSink, which is the job.
 //
 // A session is live until it ends, once: by a fault of the worker's own (the link stays, so that
 // the worker reads the fault from its board), or because it was replaced, closed or expired
@@ -77,8 +77,9 @@ class Session final : public transport::LinkEvents {
   // Whose processes may take the shm link (root may always); the daemon's own user by default.
   void ExpectUid(uint32_t uid) LUWU_EXCLUDES(mutex_);
 
-  // ---- acceptor (SessionTable), on the progress thread -------------------------------------------
-  // kState before SetClientRegions; fails as Check() does.
+  // ---- acceptor (SessionTable), on the progress thread
+  // ------------------------------------------- kState before SetClientRegions; fails as Check()
+  // does.
   StatusOr<transport::SessionTerms> Terms() const LUWU_EXCLUDES(mutex_);
   // Takes the endpoint and rewrites the whole board, or leaves it to the caller and returns false
   // when the session has been fenced in the meantime.
@@ -86,8 +87,9 @@ class Session final : public transport::LinkEvents {
   void OnNotify(uint32_t immediate) override;
   void OnDisconnect(const Status& why) override;
 
-  // ---- the job -----------------------------------------------------------------------------------
-  // Ends the session; the first end stays. True when this call ended it.
+  // ---- the job
+  // ----------------------------------------------------------------------------------- Ends the
+  // session; the first end stays. True when this call ended it.
   bool EndWithFault(const Status& fault) LUWU_EXCLUDES(mutex_);
   bool EndFenced(const Status& why) LUWU_EXCLUDES(mutex_);
   // Closes the link for good and frees it. Not on the progress thread.

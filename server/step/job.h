@@ -1,11 +1,11 @@
 // One job on this node: its shards, its step state machine, its workers. Everything the services
 // and the data plane do to a job goes through here.
 //
-// Life of a step s on a node:  every rank begins it (equal hyper-parameters) -> slots arrive and are
-// ordered per shard -> a shard whose ranks have all closed is updated (out of place when the job
-// keeps undo state) -> when all shards are done the verdict goes to the StepReporter -> the decision
-// flips or drops the new generation -> version s + 1 is published on every board -> waiters of
-// commit(s) are answered.
+// Life of a step s on a node:  every rank begins it (equal hyper-parameters) -> slots arrive and
+// are ordered per shard -> a shard whose ranks have all closed is updated (out of place when the
+// job keeps undo state) -> when all shards are done the verdict goes to the StepReporter -> the
+// decision flips or drops the new generation -> version s + 1 is published on every board ->
+// waiters of commit(s) are answered.
 //
 // Threads: every public method may be called from any thread. Callbacks run without the job's
 // lock held.

@@ -27,9 +27,9 @@ std::string DescribeFootprint(const JobOptions& options, const JobFootprint& foo
 StatusOr<JobMemory> AllocateMemory(const JobImpl::Plan& plan, MemoryBudget* budget) {
   const JobSpec& spec = plan.options.spec;
   JobMemory memory;
-  ASSIGN_OR_RETURN(memory.reservation,
-                   budget->Reserve(plan.footprint.total(),
-                                   DescribeFootprint(plan.options, plan.footprint)));
+  ASSIGN_OR_RETURN(
+      memory.reservation,
+      budget->Reserve(plan.footprint.total(), DescribeFootprint(plan.options, plan.footprint)));
   ASSIGN_OR_RETURN(memory.store, MemoryStore::Create(spec, plan.map));
   ASSIGN_OR_RETURN(memory.weights, ServedWeights::Create(spec, plan.map, plan.options.epoch));
   for (uint32_t rank = 0; rank < spec.world_size; ++rank) {
@@ -63,9 +63,9 @@ StatusOr<std::shared_ptr<Job>> Job::Create(JobOptions options, const Environment
       JobImpl::Plan{std::move(options), std::move(map), footprint});
   StatusOr<JobMemory> memory = AllocateMemory(*plan, environment.budget);
   if (!memory.ok()) {
-    return Annotate(memory.status(), fmt::format("creating job '{}' on node '{}'",
-                                                 plan->options.spec.name,
-                                                 plan->options.nodes[plan->options.self].name));
+    return Annotate(memory.status(),
+                    fmt::format("creating job '{}' on node '{}'", plan->options.spec.name,
+                                plan->options.nodes[plan->options.self].name));
   }
   LogInfo("job_created", "job={} epoch={:#x} shards={} bytes={}", plan->options.spec.name,
           plan->options.epoch, plan->map.shard_count(), footprint.total());
@@ -73,8 +73,8 @@ StatusOr<std::shared_ptr<Job>> Job::Create(JobOptions options, const Environment
                                    std::move(reporter));
 }
 
-JobImpl::JobImpl(std::unique_ptr<const Plan> plan, const Environment& environment,
-                 JobMemory memory, std::unique_ptr<StepReporter> reporter)
+JobImpl::JobImpl(std::unique_ptr<const Plan> plan, const Environment& environment, JobMemory memory,
+                 std::unique_ptr<StepReporter> reporter)
     : plan_(std::move(plan)),
       env_(environment),
       reservation_(std::move(memory.reservation)),

@@ -87,9 +87,9 @@ class JobImpl final : public Job, public SlotSink, public std::enable_shared_fro
  private:
   struct Rank {
     explicit Rank(uint32_t slot_count) : slots(slot_count) {}
-    std::shared_ptr<Session> session;  // the newest, dead or alive; null: never opened
-    bool opening = false;              // a new session is being made
-    bool closed = false;               // `session` was closed by its worker, not lost
+    std::shared_ptr<Session> session;    // the newest, dead or alive; null: never opened
+    bool opening = false;                // a new session is being made
+    bool closed = false;                 // `session` was closed by its worker, not lost
     std::optional<uint64_t> begun_step;  // by that session
     SlotTable slots;
     std::shared_ptr<transport::LocalRegion> inbox;
@@ -146,8 +146,7 @@ class JobImpl final : public Job, public SlotSink, public std::enable_shared_fro
   void ResetRank(uint32_t rank, JobEffects* effects) LUWU_REQUIRES(mutex_);
   StatusOr<std::shared_ptr<Session>> SeatSession(const WorkerIdentity& identity)
       LUWU_EXCLUDES(mutex_);
-  void EndSession(const std::shared_ptr<Session>& session, const Status& why)
-      LUWU_REQUIRES(mutex_);
+  void EndSession(const std::shared_ptr<Session>& session, const Status& why) LUWU_REQUIRES(mutex_);
   // True while the session holds its rank and is live.
   bool IsCurrent(const Session& session) const LUWU_REQUIRES(mutex_);
 

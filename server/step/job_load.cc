@@ -15,8 +15,9 @@ using Ranges = std::vector<std::pair<uint64_t, uint64_t>>;
 
 // Adds [first, end), joining ranges that touch.
 void AddRange(Ranges* ranges, uint64_t first, uint64_t end) {
-  auto at = std::lower_bound(ranges->begin(), ranges->end(), first,
-                             [](const auto& range, uint64_t value) { return range.second < value; });
+  auto at =
+      std::lower_bound(ranges->begin(), ranges->end(), first,
+                       [](const auto& range, uint64_t value) { return range.second < value; });
   auto last = at;
   while (last != ranges->end() && last->first <= end) {
     first = std::min(first, last->first);
@@ -38,9 +39,10 @@ bool Covers(const Ranges& ranges, uint64_t first, uint64_t end) {
 Status JobImpl::CheckLoadable() const {
   RETURN_IF_ERROR(shutdown_);
   if (gate_.step() > 0 || gate_.begun_by_anyone()) {
-    return Error(ErrorCode::kState,
-                 "job '{}' is training at step {}: masters can be loaded until a rank begins step 0",
-                 spec().name, gate_.step());
+    return Error(
+        ErrorCode::kState,
+        "job '{}' is training at step {}: masters can be loaded until a rank begins step 0",
+        spec().name, gate_.step());
   }
   return OkStatus();
 }

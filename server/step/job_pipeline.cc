@@ -1,6 +1,7 @@
 // The pipeline of a shard: receive (job_slots.cc) -> load state -> update -> store state -> publish
 // (job_steps.cc), with folds and copies on the side when a worker runs out of slots. Decides under
-// the job's lock what a shard's task does next; the task itself runs on an update thread without it.
+// the job's lock what a shard's task does next; the task itself runs on an update thread without
+// it.
 #include <chrono>
 #include <cstring>
 
@@ -79,7 +80,8 @@ void JobImpl::Submit(JobShard& shard, JobShard::Activity activity) {
   LUWU_CHECK(shard.activity == JobShard::Activity::kIdle, "a shard does one thing at a time");
   shard.activity = activity;
   shard.step = gate_.step();
-  shard.sum = shard.sum_block ? reinterpret_cast<float*>(overflow_.data(*shard.sum_block)) : nullptr;
+  shard.sum =
+      shard.sum_block ? reinterpret_cast<float*>(overflow_.data(*shard.sum_block)) : nullptr;
   shard.groups = gate_.groups();
   ++in_flight_;
   env_.pool->Submit(&shard);
@@ -193,8 +195,8 @@ void JobImpl::MakeRoomForAll() {
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) MakeRoom(rank);
 }
 
-// A worker that has (nearly) no slot left while its contributions wait for their turn would wait for
-// workers that may wait for it. Slots being read are as good as free.
+// A worker that has (nearly) no slot left while its contributions wait for their turn would wait
+// for workers that may wait for it. Slots being read are as good as free.
 void JobImpl::MakeRoom(uint32_t rank_number) {
   if (!shutdown_.ok()) return;
   const SlotTable& slots = ranks_[rank_number].slots;

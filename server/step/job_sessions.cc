@@ -30,11 +30,12 @@ Status JobImpl::CheckTakeover(const Rank& rank, const WorkerIdentity& identity) 
   const bool dead = !holder.Check().ok() || holder.LeaseExpired(now) ||
                     holder.link_state() == Session::LinkState::kDown;
   if (dead || holder.identity().restart_count < identity.restart_count) return OkStatus();
-  return taken(fmt::format(
-      "is held by pid {} on host {} (restart count {}, lease {} ms left); end that process, wait for "
-      "its lease, or open with a higher restart count than {}",
-      holder.identity().pid, holder.identity().host, holder.identity().restart_count,
-      holder.LeaseLeftMs(now), holder.identity().restart_count));
+  return taken(
+      fmt::format("is held by pid {} on host {} (restart count {}, lease {} ms left); end that "
+                  "process, wait for "
+                  "its lease, or open with a higher restart count than {}",
+                  holder.identity().pid, holder.identity().host, holder.identity().restart_count,
+                  holder.LeaseLeftMs(now), holder.identity().restart_count));
 }
 
 StatusOr<std::shared_ptr<Session>> JobImpl::OpenSession(const WorkerIdentity& identity) {

@@ -1,7 +1,7 @@
 // What a job knows of one of its local shards, and the task that carries the shard through the
 // update pool. A shard is in one activity at a time. The fields marked "task" are set under the
-// job's lock before the task is submitted and belong to it until it ends; everything else is guarded
-// by the job's lock.
+// job's lock before the task is submitted and belong to it until it ends; everything else is
+// guarded by the job's lock.
 #pragma once
 
 #include <array>
@@ -41,15 +41,15 @@ struct JobShard final : UpdatePool::Task {
 
   ShardProgress progress;
   Activity activity = Activity::kIdle;
-  bool updated = false;   // in the open step
-  bool absent = false;    // ... and no rank had a gradient
-  bool deferred = false;  // complete, but a reader holds the generation to be written
-  uint64_t applied = 0;   // updates in all
-  uint32_t next_crc32c = 0;  // of the served bytes of the coming version
+  bool updated = false;               // in the open step
+  bool absent = false;                // ... and no rank had a gradient
+  bool deferred = false;              // complete, but a reader holds the generation to be written
+  uint64_t applied = 0;               // updates in all
+  uint32_t next_crc32c = 0;           // of the served bytes of the coming version
   std::optional<uint32_t> sum_block;  // overflow block of the running sum
   std::optional<NonFiniteNote> sum_note;
-  uint64_t flips = 0;                     // parity: which generation is current
-  std::array<uint32_t, 2> readers = {};   // by generation
+  uint64_t flips = 0;                    // parity: which generation is current
+  std::array<uint32_t, 2> readers = {};  // by generation
 
   // task
   uint64_t step = 0;

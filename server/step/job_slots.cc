@@ -17,8 +17,8 @@ void JobImpl::OnSlot(Session& session, uint32_t slot) {
 
 Status JobImpl::ReceiveSlot(Session& session, uint32_t slot, JobEffects* effects) {
   if (slot >= spec().slots_per_worker) {
-    return Error(ErrorCode::kInvalidArgument, "a doorbell for slot {}; the inbox has {} slots", slot,
-                 spec().slots_per_worker);
+    return Error(ErrorCode::kInvalidArgument, "a doorbell for slot {}; the inbox has {} slots",
+                 slot, spec().slots_per_worker);
   }
   const uint64_t slot_bytes = plan_->map.slot_bytes();
   const ConstByteSpan bytes = session.inbox().subspan(slot * slot_bytes, slot_bytes);
@@ -29,8 +29,7 @@ Status JobImpl::ReceiveSlot(Session& session, uint32_t slot, JobEffects* effects
   {
     MutexLock lock(mutex_);
     if (!IsCurrent(session)) return OkStatus();  // fenced, or already at fault
-    ASSIGN_OR_RETURN(const bool repeat,
-                     IsRepeat(ranks_[session.identity().rank], slot, trailer));
+    ASSIGN_OR_RETURN(const bool repeat, IsRepeat(ranks_[session.identity().rank], slot, trailer));
     if (repeat) return OkStatus();
   }
   RETURN_IF_ERROR(CheckTarget(trailer));
@@ -38,9 +37,10 @@ Status JobImpl::ReceiveSlot(Session& session, uint32_t slot, JobEffects* effects
     const uint64_t first = SlotPayloadOffset(slot_bytes, trailer.payload_bytes);
     const uint32_t crc = Crc32c(bytes.subspan(first, trailer.payload_bytes));
     if (crc != trailer.payload_crc32c) {
-      return Error(ErrorCode::kCorrupt,
-                   "payload of layer {} shard {} step {}: CRC32C {:#010x}, the trailer says {:#010x}",
-                   trailer.layer, trailer.shard, trailer.step, crc, trailer.payload_crc32c);
+      return Error(
+          ErrorCode::kCorrupt,
+          "payload of layer {} shard {} step {}: CRC32C {:#010x}, the trailer says {:#010x}",
+          trailer.layer, trailer.shard, trailer.step, crc, trailer.payload_crc32c);
     }
   }
   MutexLock lock(mutex_);
@@ -158,11 +158,12 @@ Status JobImpl::AcceptForShard(const SlotTrailer& trailer, uint32_t slot, uint32
   }
   if (!was_done && shard.progress.RankDone(trailer.rank)) gate_.RankClosedShard(trailer.rank);
   if (payload == Verdict::kBeyondClose || close == Verdict::kBeyondClose) {
-    return Error(ErrorCode::kLayerClosed,
-                 "layer {} '{}' shard {} step {}: micro-step {} contradicts what rank {} has pushed "
-                 "and closed before",
-                 trailer.layer, spec().layers[trailer.layer].name, plan_->map.shards()[index].shard,
-                 trailer.step, trailer.micro_step, trailer.rank);
+    return Error(
+        ErrorCode::kLayerClosed,
+        "layer {} '{}' shard {} step {}: micro-step {} contradicts what rank {} has pushed "
+        "and closed before",
+        trailer.layer, spec().layers[trailer.layer].name, plan_->map.shards()[index].shard,
+        trailer.step, trailer.micro_step, trailer.rank);
   }
   if (payload == Verdict::kDuplicate && close == Verdict::kDuplicate) ++counters_.duplicates;
   return OkStatus();

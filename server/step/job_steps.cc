@@ -21,8 +21,9 @@ Status JobImpl::CheckBegin(const Session& session, uint64_t step) const {
                  DescribeWorker(session.identity()));
   }
   if (state_ == JobState::kFailed) {
-    return Error(ErrorCode::kJobFailed, "job '{}' failed in step {} and accepts no further step: {}",
-                 spec().name, gate_.step(), failure_);
+    return Error(ErrorCode::kJobFailed,
+                 "job '{}' failed in step {} and accepts no further step: {}", spec().name,
+                 gate_.step(), failure_);
   }
   if (state_ == JobState::kLoading || loads_in_progress_ > 0) {
     return Error(ErrorCode::kState,
@@ -32,8 +33,9 @@ Status JobImpl::CheckBegin(const Session& session, uint64_t step) const {
   }
   const bool just_decided = gate_.last() && gate_.last()->step == step;
   if (step == gate_.step() || just_decided) return OkStatus();
-  return Error(ErrorCode::kStepMismatch, "step {} cannot begin: job '{}' is at step {} on node '{}'",
-               step, spec().name, gate_.step(), self().name);
+  return Error(ErrorCode::kStepMismatch,
+               "step {} cannot begin: job '{}' is at step {} on node '{}'", step, spec().name,
+               gate_.step(), self().name);
 }
 
 Status JobImpl::BeginStep(Session& session, uint64_t step,

@@ -57,8 +57,8 @@ void JobImpl::SettleWaiters(JobEffects* effects) {
   for (auto waiter = waiters_.begin(); waiter != waiters_.end();) {
     std::optional<StatusOr<CommitResult>> answer = TryAnswer(*waiter->session, waiter->step);
     if (!answer && !lost.empty()) {
-      answer = Error(ErrorCode::kWorkerLost, "step {} of job '{}': {}", waiter->step, spec().name,
-                     lost);
+      answer =
+          Error(ErrorCode::kWorkerLost, "step {} of job '{}': {}", waiter->step, spec().name, lost);
     }
     if (!answer && gate_.phase() == StepGate::Phase::kReportFailed &&
         CodeOf(report_failure_) == ErrorCode::kNodeLost) {

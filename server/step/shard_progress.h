@@ -1,8 +1,8 @@
 // How far one shard has come in the open step: which contributions have arrived from which rank,
 // which wait ("parked", in their slot or in an overflow block), and what may be summed next.
 //
-// The sum has a fixed order: micro-step 0 of rank 0, 1, ..., then micro-step 1, ...; a rank that has
-// closed before a micro-step is passed over. Contributions are taken out in that order only: a
+// The sum has a fixed order: micro-step 0 of rank 0, 1, ..., then micro-step 1, ...; a rank that
+// has closed before a micro-step is passed over. Contributions are taken out in that order only: a
 // prefix by TakeInOrder (to be folded), or all by TakeAll once the shard is complete. Taken means
 // counted for good; parked ones can still be dropped when their rank is taken over.
 //

@@ -113,8 +113,8 @@ uint64_t ShardUpdater::UpdateBlock(const UpdateRequest& request, const ShardStat
   range.gradient_scale = gradient_scale_;
   range.in = Advance(state.current, first);
   range.out = Advance(state.next, first);
-  range.served = weights_->Payload(request.index, request.step + 1) +
-                 first * DTypeBytes(spec_.served_dtype);
+  range.served =
+      weights_->Payload(request.index, request.step + 1) + first * DTypeBytes(spec_.served_dtype);
   range.served_dtype = spec_.served_dtype;
   return optim::ApplyUpdate(spec_.optimizer, request.groups[segment.group], request.applied, range);
 }

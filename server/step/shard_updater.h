@@ -1,6 +1,6 @@
-// What the update threads compute for one shard: fold contributions into a running sum, update state
-// and served copy in one pass, carry a version over unchanged. Works on memory that its caller has
-// set apart for the call; knows nothing of sessions, slots and locks.
+// What the update threads compute for one shard: fold contributions into a running sum, update
+// state and served copy in one pass, carry a version over unchanged. Works on memory that its
+// caller has set apart for the call; knows nothing of sessions, slots and locks.
 //
 // A shard is worked on in blocks that stay in the cache, so that the served copy is checksummed
 // while it is hot.

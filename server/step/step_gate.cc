@@ -38,10 +38,11 @@ Status StepGate::Begin(uint32_t rank, const std::vector<HyperParameters>& groups
   for (size_t i = 0; i < groups.size(); ++i) {
     const std::string difference = DescribeDifference(groups[i], groups_[i]);
     if (difference.empty()) continue;
-    return Error(ErrorCode::kInvalidArgument,
-                 "rank {} begins step {} with other hyper-parameters than rank {}: group {}, {}; all "
-                 "ranks must pass equal values",
-                 rank, step_, groups_from_, i, difference);
+    return Error(
+        ErrorCode::kInvalidArgument,
+        "rank {} begins step {} with other hyper-parameters than rank {}: group {}, {}; all "
+        "ranks must pass equal values",
+        rank, step_, groups_from_, i, difference);
   }
   if (!ranks_[rank].begun) ++begun_count_;
   ranks_[rank].begun = true;

@@ -41,7 +41,8 @@ uint64_t UpdatePool::queued() const {
 }
 
 void UpdatePool::Loop(uint32_t number) {
-  ::pthread_setname_np(::pthread_self(), fmt::format("luwu-update-{}", number).substr(0, 15).c_str());
+  ::pthread_setname_np(::pthread_self(),
+                       fmt::format("luwu-update-{}", number).substr(0, 15).c_str());
   for (;;) {
     Task* task = nullptr;
     {

@@ -55,8 +55,7 @@ optim::StatePointers MemoryStore::Generation(const Slot& slot, uint32_t generati
 
 ShardState MemoryStore::Acquire(uint32_t index) {
   const Slot& slot = slots_[index];
-  return {Generation(slot, slot.current),
-          Generation(slot, (slot.current + 1) % slot.generations)};
+  return {Generation(slot, slot.current), Generation(slot, (slot.current + 1) % slot.generations)};
 }
 
 // In memory everything is always loaded and stored.

@@ -31,9 +31,9 @@ class MemoryStore final : public StateStore {
 
  private:
   struct Slot {
-    uint64_t offset = 0;         // of the first array, in floats
-    uint64_t stride = 0;         // from array to array, in floats
-    uint32_t arrays = 0;         // per generation
+    uint64_t offset = 0;  // of the first array, in floats
+    uint64_t stride = 0;  // from array to array, in floats
+    uint32_t arrays = 0;  // per generation
     uint32_t generations = 0;
     uint32_t current = 0;
   };

@@ -1,8 +1,8 @@
 // The weights region of a job on this node: what workers read with one-sided reads. Each trainable
 // shard has two buffers, used by even and odd versions in turn; a frozen one has a single buffer.
 //
-// Writing a new version: Invalidate takes the old header away, the payload is written, Publish seals
-// the header of the new version. Only then may the board announce it.
+// Writing a new version: Invalidate takes the old header away, the payload is written, Publish
+// seals the header of the new version. Only then may the board announce it.
 //
 // Threads: any; calls for one shard are made by one thread at a time.
 #pragma once

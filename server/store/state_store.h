@@ -1,12 +1,13 @@
 // Where the optimizer state of a node's shards lives: the narrow door between the update pipeline
-// and a state tier. Memory is the only tier today; a tier that spills implements the same four calls.
+// and a state tier. Memory is the only tier today; a tier that spills implements the same four
+// calls.
 //
 // Each shard has one current generation of its arrays (master first) and, when the job can undo a
 // step, a second one that the update of the open step is written to. A job without undo updates in
 // place: `next` equals `current`. Frozen shards have a master only, in one generation.
 //
-// Threads: any. Readers may acquire a shard while it is being updated (they look at `current`); Flip
-// comes when no update of the shard is in progress.
+// Threads: any. Readers may acquire a shard while it is being updated (they look at `current`);
+// Flip comes when no update of the shard is in progress.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,7 @@ constexpr int kPollMicroseconds = 2'000;
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  setsid();
+  setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   for (const int fd : kept_fds) fcntl(fd, F_SETFD, 0);
   if (output >= 0) {

@@ -1,6 +1,6 @@
 // Processes that the driver starts: yardstick agents (luwu-bench itself), workers
-// (luwu-bench-worker) and daemons. Each runs in a session of its own (Ctrl-C reaches the driver
-// only), dies with the driver, and is ended by its pid when the object goes.
+// (luwu-bench-worker) and daemons. Each runs in a process group of its own (Ctrl-C reaches the
+// driver only), dies with the driver, and is ended by its pid when the object goes.
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,5 @@
 #include "tests/bench/report.h"
+#include "tests/bench/samples.h"
 
 namespace luwu::bench {
 namespace {
@@ -109,8 +110,7 @@ Json MedianStepJson(const Json& each) {
   for (const auto& [key, unused] : each.at(0).items()) {
     std::vector<double> values;
     for (const Json& step : each) values.push_back(step.at(key));
-    std::sort(values.begin(), values.end());
-    median[key] = values[values.size() / 2];
+    median[key] = Median(values);
   }
   return median;
 }

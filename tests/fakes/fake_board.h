@@ -67,9 +67,7 @@ class FakeBoard {
   uint32_t Load32(uint64_t offset) {
     return std::atomic_ref<uint32_t>(words_[offset / 4]).load(std::memory_order_acquire);
   }
-  uint64_t Load64(uint64_t offset) {
-    return Load32(offset) | uint64_t{Load32(offset + 4)} << 32;
-  }
+  uint64_t Load64(uint64_t offset) { return Load32(offset) | uint64_t{Load32(offset + 4)} << 32; }
 
   const uint32_t slots_;
   alignas(64) std::vector<uint32_t> words_;
@@ -138,7 +136,8 @@ class FakeEndpoint final : public transport::Endpoint {
     return !closed_ && !failed_;
   }
 
-  // ---- the test's side ---------------------------------------------------------------------------
+  // ---- the test's side
+  // ---------------------------------------------------------------------------
   void HoldCompletions() {
     MutexLock lock(mutex_);
     hold_ = true;

@@ -116,12 +116,11 @@ class FakeWorker {
     const ByteSpan bytes = SlotBytes(slot);
     if (push.values != nullptr) {
       const JobSpec& spec = job_->spec();
-      const ShardRange range = RangeOfShard(spec.layers[push.layer].elements, spec.shard_elements,
-                                            push.shard);
+      const ShardRange range =
+          RangeOfShard(spec.layers[push.layer].elements, spec.shard_elements, push.shard);
       trailer.payload_bytes =
           static_cast<uint32_t>(range.elements * DTypeBytes(spec.gradient_dtype));
-      std::byte* payload =
-          bytes.data() + SlotPayloadOffset(bytes.size(), trailer.payload_bytes);
+      std::byte* payload = bytes.data() + SlotPayloadOffset(bytes.size(), trailer.payload_bytes);
       ConvertElements(DType::kFloat32,
                       reinterpret_cast<const std::byte*>(push.values->data() + range.first),
                       spec.gradient_dtype, payload, range.elements);

@@ -154,18 +154,17 @@ class JobWorld {
   }
   std::unique_ptr<FakeWorker> Join(uint32_t rank, uint64_t restart_count = 0, bool mapped = true) {
     return std::make_unique<FakeWorker>(
-        job_, &table_, WorkerIdentity{rank, restart_count, "host" + std::to_string(rank), 100 + rank},
-        mapped);
+        job_, &table_,
+        WorkerIdentity{rank, restart_count, "host" + std::to_string(rank), 100 + rank}, mapped);
   }
   // The local part of a layer's array, shard after shard.
   StatusOr<std::vector<float>> ReadLayer(uint32_t layer, Quantity quantity) {
     std::vector<float> values;
-    const Status status = job_->Read(layer, quantity, DeadlineAfter(30000),
-                                     [&](const Job::Piece& piece) {
-                                       values.insert(values.end(), piece.values.begin(),
-                                                     piece.values.end());
-                                       return OkStatus();
-                                     });
+    const Status status =
+        job_->Read(layer, quantity, DeadlineAfter(30000), [&](const Job::Piece& piece) {
+          values.insert(values.end(), piece.values.begin(), piece.values.end());
+          return OkStatus();
+        });
     if (!status.ok()) return status;
     return values;
   }

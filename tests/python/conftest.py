@@ -14,6 +14,9 @@ from typing import Callable, Iterator
 
 import pytest
 
+# Read by torch when it is imported, here and in child processes; see oracle.py.
+os.environ.setdefault("ATEN_CPU_CAPABILITY", "default")
+
 _SOURCE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_SOURCE / "client" / "python"), str(_SOURCE / "tests" / "fakes"),
                 str(_SOURCE / "tests" / "system")]

@@ -112,8 +112,11 @@ def check_contained(path, line, include):
 
 def check_arrow(path, line, include, tree):
     target = include[1:-1]
-    if target == "luwu/luwu.h" or (target == "luwu.h" and path.startswith("client/include/")):
-        target = "client/include/luwu/luwu.h"  # as users of the library include it
+    # Public headers, as users of the library include them and as they include each other.
+    if target in ("luwu/luwu.h", "luwu/luwu.hpp"):
+        target = f"client/include/{target}"
+    elif path.startswith("client/include/luwu/") and "/" not in target:
+        target = f"client/include/luwu/{target}"
     if target.startswith("luwu/v1/") or target.startswith("grpc/"):
         return []  # generated
     if not target.startswith(CHECKED_FOLDERS):

@@ -135,22 +135,47 @@ class FaultEndpoint final : public Endpoint {
 
   void Write(std::span<const ConstByteSpan> source, RemoteSpan target, uint32_t lane,
              Request* request) override {
-    Post({.verb = Verb::kWrite, .source = {source.begin(), source.end()}, .target = {},
-          .remote = target, .lane = lane, .request = request, .fate = {}, .due = {}});
+    Post({.verb = Verb::kWrite,
+          .source = {source.begin(), source.end()},
+          .target = {},
+          .remote = target,
+          .lane = lane,
+          .request = request,
+          .fate = {},
+          .due = {}});
   }
   void WriteWithNotify(std::span<const ConstByteSpan> source, RemoteSpan target, uint32_t lane,
                        uint32_t immediate, Request* request) override {
-    Post({.verb = Verb::kWriteWithNotify, .source = {source.begin(), source.end()}, .target = {},
-          .remote = target, .lane = lane, .immediate = immediate, .request = request, .fate = {},
+    Post({.verb = Verb::kWriteWithNotify,
+          .source = {source.begin(), source.end()},
+          .target = {},
+          .remote = target,
+          .lane = lane,
+          .immediate = immediate,
+          .request = request,
+          .fate = {},
           .due = {}});
   }
   void Read(RemoteSpan source, ByteSpan target, uint32_t lane, Request* request) override {
-    Post({.verb = Verb::kRead, .source = {}, .target = target, .remote = source, .lane = lane,
-          .request = request, .fate = {}, .due = {}});
+    Post({.verb = Verb::kRead,
+          .source = {},
+          .target = target,
+          .remote = source,
+          .lane = lane,
+          .request = request,
+          .fate = {},
+          .due = {}});
   }
   void Notify(uint32_t lane, uint32_t immediate, Request* request) override {
-    Post({.verb = Verb::kNotify, .source = {}, .target = {}, .remote = {}, .lane = lane,
-          .immediate = immediate, .request = request, .fate = {}, .due = {}});
+    Post({.verb = Verb::kNotify,
+          .source = {},
+          .target = {},
+          .remote = {},
+          .lane = lane,
+          .immediate = immediate,
+          .request = request,
+          .fate = {},
+          .due = {}});
   }
   std::optional<ByteSpan> MapWritable(RegionId region) override {
     return inner_->MapWritable(region);

@@ -37,7 +37,8 @@ Status Apply(std::string_view key, uint64_t value, FaultPlan* plan) {
   } else {
     return Error(ErrorCode::kInvalidArgument,
                  "fault plan: unknown key '{}'; known are seed, delay, delay_ms, duplicate, drop, "
-                 "lose and disconnect_after", key);
+                 "lose and disconnect_after",
+                 key);
   }
   return OkStatus();
 }
@@ -59,8 +60,7 @@ StatusOr<FaultPlan> ParseFaultPlan(std::string_view text) {
     const std::string_view key = entry.substr(0, equals);
     const std::string_view digits = entry.substr(equals + 1);
     uint64_t value = 0;
-    const auto [end, error] =
-        std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
     if (error != std::errc() || end != digits.data() + digits.size()) {
       return Error(ErrorCode::kInvalidArgument, "fault plan: '{}' is not a whole number (key {})",
                    digits, key);

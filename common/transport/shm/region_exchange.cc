@@ -123,8 +123,9 @@ StatusOr<bool> RegionReceiver::Receive(int socket) {
     }
     RETURN_IF_ERROR(TakeDescriptors(&message));
     if (count == 0) {
-      return Error(ErrorCode::kUnavailable, "the peer closed the connection before it had sent its "
-                                            "region descriptors");
+      return Error(ErrorCode::kUnavailable,
+                   "the peer closed the connection before it had sent its "
+                   "region descriptors");
     }
     bytes_ += static_cast<size_t>(count);
   }
@@ -136,8 +137,10 @@ Status RegionReceiver::Check(const std::vector<RegionDescriptor>& expected) cons
     return Error(ErrorCode::kInvalidArgument, "the peer's region frame is malformed");
   }
   if (fds_.size() != frame_.count) {
-    return Error(ErrorCode::kInvalidArgument, "the peer announced {} regions and sent {} "
-                                              "descriptors", frame_.count, fds_.size());
+    return Error(ErrorCode::kInvalidArgument,
+                 "the peer announced {} regions and sent {} "
+                 "descriptors",
+                 frame_.count, fds_.size());
   }
   std::vector<RegionDescriptor> missing = expected;
   for (const RegionEntry& entry : std::span(frame_.entries, frame_.count)) {

@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -29,9 +28,10 @@ ShmEndpoint::ShmEndpoint(LinkParts parts, UniqueFd socket, std::vector<MappedReg
 ShmEndpoint::~ShmEndpoint() { Close(); }
 
 const MappedRegion* ShmEndpoint::Find(RegionId region, Access access) const {
-  const auto found = std::find_if(regions_.begin(), regions_.end(), [&](const MappedRegion& mapped) {
-    return mapped.descriptor.id == region && mapped.descriptor.access == access;
-  });
+  const auto found =
+      std::find_if(regions_.begin(), regions_.end(), [&](const MappedRegion& mapped) {
+        return mapped.descriptor.id == region && mapped.descriptor.access == access;
+      });
   return found == regions_.end() ? nullptr : &*found;
 }
 
@@ -69,8 +69,8 @@ Status ShmEndpoint::Copy(std::span<const ConstByteSpan> source, const RemoteSpan
   return OkStatus();
 }
 
-void ShmEndpoint::Write(std::span<const ConstByteSpan> source, RemoteSpan target,
-                        uint32_t /*lane*/, Request* request) {
+void ShmEndpoint::Write(std::span<const ConstByteSpan> source, RemoteSpan target, uint32_t /*lane*/,
+                        Request* request) {
   if (EnterPost(request)) FinishPost(request, Copy(source, target));
 }
 
@@ -103,7 +103,7 @@ void ShmEndpoint::Notify(uint32_t /*lane*/, uint32_t immediate, Request* request
 }
 
 Status ShmEndpoint::SendImmediate(uint32_t immediate) {
-  std::atomic_thread_fence(std::memory_order_release);
+  FenceBeforeAnnouncing();
   std::array<std::byte, kImmediateBytes> bytes;
   std::memcpy(bytes.data(), &immediate, bytes.size());
   MutexLock lock(mutex_);
@@ -120,8 +120,8 @@ Status ShmEndpoint::SendImmediate(uint32_t immediate) {
     sent = count > 0 ? static_cast<size_t>(count) : 0;
   }
   if (backlog_bytes_ + bytes.size() - sent > backlog_.size()) {
-    Status status = Error(ErrorCode::kUnavailable,
-                          "the peer has left over {} notifications unread", kBacklogMax);
+    Status status = Error(ErrorCode::kUnavailable, "the peer has left over {} notifications unread",
+                          kBacklogMax);
     Disconnect(status);
     return status;
   }
@@ -137,8 +137,8 @@ Status ShmEndpoint::FlushBacklog() {
   if (backlog_bytes_ == 0) return OkStatus();
   while (backlog_bytes_ > 0) {
     const size_t piece = std::min(backlog_bytes_, backlog_.size() - backlog_first_);
-    const ssize_t count = ::send(socket_.get(), backlog_.data() + backlog_first_, piece,
-                                 MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t count =
+        ::send(socket_.get(), backlog_.data() + backlog_first_, piece, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) return OkStatus();
     if (count < 0) {
@@ -160,7 +160,7 @@ StatusOr<bool> ShmEndpoint::ReceiveImmediates() {
     if (errno == EINTR) return true;
     return Error(ErrorCode::kUnavailable, "the peer is gone: {}", ErrnoText(errno));
   }
-  std::atomic_thread_fence(std::memory_order_acquire);
+  FenceAfterAnnouncement();
   const size_t available = received_bytes_ + static_cast<size_t>(count);
   const size_t whole = available - available % kImmediateBytes;
   for (size_t at = 0; at < whole; at += kImmediateBytes) {

@@ -1,6 +1,7 @@
-// The same-host transport. The peer's regions are mapped here, so a read or a write is a copy in the
-// calling thread and completes inside the posting call. The Unix socket carries nothing but 4-byte
-// little-endian immediates after the handshake; its end-of-file is how a dead peer is noticed.
+// The same-host transport. The peer's regions are mapped here, so a read or a write is a copy in
+// the calling thread and completes inside the posting call. The Unix socket carries nothing but
+// 4-byte little-endian immediates after the handshake; its end-of-file is how a dead peer is
+// noticed.
 #pragma once
 
 #include <array>

@@ -1,9 +1,9 @@
 // One socket of a tcp link.
 //
-// Sending: a posting thread that finds the connection idle sends a small request itself, which saves
-// a hop to the progress thread; everything else is sent by the progress thread when the socket takes
-// it. Receiving: the progress thread alone; payload goes from the socket straight to its
-// destination, which is checked before a byte is touched. Anything that the protocol does not
+// Sending: a posting thread that finds the connection idle sends a small request itself, which
+// saves a hop to the progress thread; everything else is sent by the progress thread when the
+// socket takes it. Receiving: the progress thread alone; payload goes from the socket straight to
+// its destination, which is checked before a byte is touched. Anything that the protocol does not
 // allow ends the link with a reason.
 #pragma once
 
@@ -52,8 +52,8 @@ class TcpConnection final : public Pollable {
   struct Inbound {
     FrameHeader header = {};
     std::byte* to = nullptr;
-    uint64_t left = 0;    // payload bytes to come
-    bool whole = false;   // act only when the payload is complete in buffer_
+    uint64_t left = 0;   // payload bytes to come
+    bool whole = false;  // act only when the payload is complete in buffer_
   };
 
   bool SendInline() LUWU_REQUIRES(mutex_);
@@ -82,8 +82,8 @@ class TcpConnection final : public Pollable {
   Mutex mutex_;
   UniqueFd socket_;  // sent to under mutex_ or while loop_sending_; closed on the progress thread
   SendQueue queue_ LUWU_GUARDED_BY(mutex_);
-  Status down_ LUWU_GUARDED_BY(mutex_);            // not OK: detached
-  bool blocked_ LUWU_GUARDED_BY(mutex_) = false;   // the socket is full; it will report room
+  Status down_ LUWU_GUARDED_BY(mutex_);           // not OK: detached
+  bool blocked_ LUWU_GUARDED_BY(mutex_) = false;  // the socket is full; it will report room
   bool loop_sending_ LUWU_GUARDED_BY(mutex_) = false;
   SendBatch batch_;  // of the progress thread while loop_sending_, else guarded by mutex_
 
@@ -91,12 +91,12 @@ class TcpConnection final : public Pollable {
   bool readable_ = false;
   bool ended_ = false;     // the end of the stream is reported: read until it shows
   bool farewell_ = false;  // the peer has been told why the link ends
-  Inbound inbound_;     // a frame whose payload is being received in place
+  Inbound inbound_;        // a frame whose payload is being received in place
   bool in_payload_ = false;
   int wake_threshold_ = 1;  // SO_RCVLOWAT
-  uint64_t write_id_ = 1;  // of the peer's write that is next or being received
-  uint64_t read_id_ = 1;   // of the peer's next read
-  uint64_t ack_id_ = 0;    // to acknowledge at the end of this turn
+  uint64_t write_id_ = 1;   // of the peer's write that is next or being received
+  uint64_t read_id_ = 1;    // of the peer's next read
+  uint64_t ack_id_ = 0;     // to acknowledge at the end of this turn
   size_t buffered_ = 0;
   std::array<std::byte, 8192> buffer_;
 };

@@ -21,9 +21,10 @@ constexpr uint64_t kReceivePerTurnBytes = 1 * kMiB;
 constexpr int kWakeBytes = 128 * 1024;
 
 Status Violation(const FrameHeader& header, const std::string& what) {
-  return Error(ErrorCode::kInvalidArgument, "protocol violation of the peer (op {}, region {}, "
-               "offset {}, bytes {}, id {}): {}", header.op, header.region, header.offset,
-               header.bytes, header.id, what);
+  return Error(ErrorCode::kInvalidArgument,
+               "protocol violation of the peer (op {}, region {}, "
+               "offset {}, bytes {}, id {}): {}",
+               header.op, header.region, header.offset, header.bytes, header.id, what);
 }
 
 }  // namespace
@@ -149,8 +150,7 @@ StatusOr<TcpConnection::Inbound> TcpConnection::Check(const FrameHeader& header)
 }
 
 // Region, right and bounds of what the peer wants to reach.
-Status TcpConnection::CheckTarget(const FrameHeader& header, Access access,
-                                  std::byte** at) const {
+Status TcpConnection::CheckTarget(const FrameHeader& header, Access access, std::byte** at) const {
   const LocalRegion* region = owner_->FindExposed(header.region);
   if (region == nullptr) return Violation(header, "no such region is exposed");
   if (region->access() != access) {

@@ -18,7 +18,8 @@ static_assert(kPieceBytes <= kPieceBytesMax);
 
 }  // namespace
 
-// ---- SendBatch -----------------------------------------------------------------------------------
+// ---- SendBatch
+// -----------------------------------------------------------------------------------
 
 FrameHeader* SendBatch::AddHeader() {
   FrameHeader* header = &headers_[frames_++];
@@ -47,7 +48,8 @@ ssize_t SendBatch::Send(int fd, bool* all) {
   return count;
 }
 
-// ---- SendQueue -----------------------------------------------------------------------------------
+// ---- SendQueue
+// -----------------------------------------------------------------------------------
 
 void SendQueue::ItemList::Push(PostedItem* item) {
   item->next = nullptr;
@@ -138,8 +140,7 @@ void SendQueue::FillReads(SendBatch* batch) {
 
 uint64_t SendQueue::FillReply(SendBatch* batch, uint64_t bytes_max) {
   Reply& reply = replies_[replies_first_];
-  const uint64_t bytes =
-      std::min({reply.source.size() - reply.progressed, bytes_max, kPieceBytes});
+  const uint64_t bytes = std::min({reply.source.size() - reply.progressed, bytes_max, kPieceBytes});
   FrameHeader* header = AddHeader(batch, Op::kReadReply, reply.id);
   header->offset = reply.progressed;
   header->bytes = bytes;
@@ -228,7 +229,7 @@ Status SendQueue::OnAck(uint64_t id, RequestList* done) {
     last = awaiting_acks_.head->id;
     Complete(awaiting_acks_.Pop(), OkStatus(), done);
   }
-  if (last == id) return OkStatus();
+  if (last == id && id != 0) return OkStatus();
   return Error(ErrorCode::kInvalidArgument,
                "the peer acknowledged write {}, which is not outstanding", id);
 }

@@ -50,7 +50,9 @@ TEST(HugeMemoryTest, PagesArePresentBeforeTheFirstTouch) {
 }
 
 TEST(HugeMemoryTest, AnImpossibleSizeIsAnError) {
-  EXPECT_EQ(CodeOf(AllocateHuge(uint64_t{1} << 60).status()), ErrorCode::kResourceExhausted);
+  for (const uint64_t bytes : {uint64_t{1} << 46, uint64_t{1} << 60, ~uint64_t{0}}) {
+    EXPECT_EQ(CodeOf(AllocateHuge(bytes).status()), ErrorCode::kResourceExhausted) << bytes;
+  }
 }
 
 TEST(MappingTest, MovesOwnership) {

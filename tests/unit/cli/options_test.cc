@@ -91,6 +91,9 @@ TEST_F(OptionsTest, DeleteTakesItsJob) {
   EXPECT_EQ(options_.command, Command::kDelete);
   EXPECT_EQ(options_.job, "gpt");
   EXPECT_TRUE(options_.force);
+  EXPECT_EQ(Parse({"delete", "-e", "a:1", "gpt"}), std::nullopt);
+  EXPECT_EQ(options_.job, "gpt");
+  EXPECT_EQ(options_.endpoints, std::vector<std::string>{"a:1"});
 }
 
 }  // namespace

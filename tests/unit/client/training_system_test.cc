@@ -1,5 +1,7 @@
 // Whole training runs through real daemons: the result must not depend on transport, number of
 // daemons, kind of call, or on what the data plane loses, repeats and delays.
+#include <atomic>
+#include <cctype>
 #include <exception>
 #include <functional>
 #include <map>
@@ -43,6 +45,7 @@ struct Setting {
 struct Outcome {
   std::vector<uint32_t> bits;
   uint64_t retries = 0;
+  int links_lost = 0;
   uint64_t pushed_bytes = 0;
 };
 
@@ -50,6 +53,13 @@ Outcome Train(const Setting& setting) {
   DaemonCluster cluster(LUWU_LUWUD, {.nodes = setting.nodes});
   const cxx::JobSpec job = SmallJob(kWorkers);
   Outcome outcome;
+  // The library logs each lost link.
+  std::atomic<int> links_lost{0};
+  luwu_set_log_sink(
+      [](int32_t, const char* line, void* context) {
+        if (std::string(line).find("link_down") == 0) ++*static_cast<std::atomic<int>*>(context);
+      },
+      &links_lost, 2);
   RunWorkers(kWorkers, [&](uint32_t rank) {
     cxx::Session session({.endpoints = cluster.endpoints(),
                           .job = job,
@@ -67,6 +77,8 @@ Outcome Train(const Setting& setting) {
     outcome.retries = session.info().retries;
     outcome.pushed_bytes = session.info().pushed_bytes;
   });
+  luwu_set_log_sink(nullptr, nullptr, 0);
+  outcome.links_lost = links_lost;
   return outcome;
 }
 
@@ -111,13 +123,12 @@ TEST_P(TrainingUnderFaults, SameBits) {
   const Outcome outcome = Train({.transport = transport, .nodes = 2, .fault_plan = plan});
   EXPECT_EQ(outcome.bits, Reference().bits);
   const std::string text = plan;
-  const bool loses = text.find("drop") != std::string::npos ||
-                     text.find("lose") != std::string::npos ||
-                     text.find("disconnect") != std::string::npos;
+  const auto has = [&](const char* word) { return text.find(word) != std::string::npos; };
   // What was lost was really repeated, or the plan tests nothing.
-  if (loses) {
+  if (has("drop") || has("lose")) {
     EXPECT_GT(outcome.retries, 0u);
   }
+  EXPECT_EQ(outcome.links_lost > 0, has("disconnect"));
 }
 
 std::string NameOf(const ::testing::TestParamInfo<TrainingUnderFaults::ParamType>& info) {

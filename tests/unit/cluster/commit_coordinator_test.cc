@@ -94,8 +94,9 @@ TEST(CommitCoordinator, TheCulpritDoesNotDependOnTheOrderOfArrival) {
     CommitCoordinator coordinator(Options(4));
     std::vector<Asked> asked;
     for (const uint32_t node : order) {
-      asked.emplace_back(coordinator,
-                         StepReport{kEpoch, 0, node, node % 2 == 1 ? "of " + std::to_string(node) : ""});
+      asked.emplace_back(
+          coordinator,
+          StepReport{kEpoch, 0, node, node % 2 == 1 ? "of " + std::to_string(node) : ""});
     }
     for (const Asked& one : asked) EXPECT_EQ(one.culprit(), "of 1");
   }

@@ -117,8 +117,8 @@ TEST_F(TwoNodes, NonFiniteGradientsOnOneSkipTheStepOnBoth) {
   EXPECT_EQ(Masters(0), before);
 }
 
-// The lead has decided the step, the other node has not heard of it when the worker dies. The worker
-// that comes back starts with the older of the two steps and repeats it on both.
+// The lead has decided the step, the other node has not heard of it when the worker dies. The
+// worker that comes back starts with the older of the two steps and repeats it on both.
 TEST_F(TwoNodes, AWorkerThatComesBackBetweenTwoDecisionsRepeatsTheStep) {
   for (uint32_t node = 0; node < 2; ++node) {
     Begin(node, 0);

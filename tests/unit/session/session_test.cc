@@ -60,10 +60,9 @@ class SessionTest : public testing::Test {
 TEST_F(SessionTest, ExchangesExactlyTheBoardForWeightsAndInbox) {
   const auto exposed = session_->SetClientRegions({Board()}, 2);
   ASSERT_TRUE(exposed.ok());
-  EXPECT_EQ(*exposed,
-            (std::vector<transport::RegionDescriptor>{
-                {kRegionWeights, 8192, transport::Access::kRemoteRead},
-                {kRegionInbox, 4096, transport::Access::kRemoteWrite}}));
+  EXPECT_EQ(*exposed, (std::vector<transport::RegionDescriptor>{
+                          {kRegionWeights, 8192, transport::Access::kRemoteRead},
+                          {kRegionInbox, 4096, transport::Access::kRemoteWrite}}));
   const auto terms = table_.Lookup(77);
   ASSERT_TRUE(terms.ok());
   EXPECT_EQ(terms->secret, session_->secret());

@@ -130,7 +130,8 @@ TEST(JobLoad, ScatteredLoadsAreBounded) {
   const std::vector<float> one(1, 1.0f);
   Status status;
   uint64_t offset = 0;
-  for (; status.ok() && offset < (1 << 14); offset += 2) status = world.job().Load(0, 0, offset, one);
+  for (; status.ok() && offset < (1 << 14); offset += 2)
+    status = world.job().Load(0, 0, offset, one);
   ExpectError(status, ErrorCode::kResourceExhausted, {"4096 scattered pieces"});
 }
 
@@ -237,8 +238,8 @@ TEST(JobRead, WithoutUndoStateItWaitsForTheStepAtMostUntilItsDeadline) {
   const auto sink = [](const Job::Piece&) { return OkStatus(); };
   ExpectError(world.job().Read(0, Quantity::kMaster, DeadlineAfter(20), sink), ErrorCode::kState,
               {"layer 0 'a' is being updated in step 0"});
-  auto read = std::async(std::launch::async,
-                         [&] { return *world.ReadLayer(0, Quantity::kMaster); });
+  auto read =
+      std::async(std::launch::async, [&] { return *world.ReadLayer(0, Quantity::kMaster); });
   step.Push(0, 1);
   ASSERT_TRUE(step.Commit(0)->Wait().ok());
   EXPECT_EQ(read.get(), *world.ReadLayer(0, Quantity::kMaster));

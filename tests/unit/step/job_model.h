@@ -44,8 +44,8 @@ class JobModel {
     std::byte wire[4];
     const auto* in = reinterpret_cast<const std::byte*>(&value);
     ConvertElements(DType::kFloat32, in, spec_.gradient_dtype, wire, 1);
-    ConvertElements(spec_.gradient_dtype, wire, DType::kFloat32,
-                    reinterpret_cast<std::byte*>(&out), 1);
+    ConvertElements(spec_.gradient_dtype, wire, DType::kFloat32, reinterpret_cast<std::byte*>(&out),
+                    1);
     return out;
   }
 

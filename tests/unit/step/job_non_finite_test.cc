@@ -79,8 +79,8 @@ class Play {
     std::vector<std::byte> bytes;
     const ShardMap& map = world_.job().shard_map();
     for (uint32_t i = 0; i < map.shard_count(); ++i) {
-      const ConstByteSpan payload = workers_[0]->weights().subspan(
-          map.payload_offset(i, version), map.shards()[i].elements * 2);
+      const ConstByteSpan payload = workers_[0]->weights().subspan(map.payload_offset(i, version),
+                                                                   map.shards()[i].elements * 2);
       bytes.insert(bytes.end(), payload.begin(), payload.end());
     }
     return bytes;
@@ -163,8 +163,8 @@ TEST(JobNonFinite, AnOverflowOfTheSumIsCalledThat) {
 
 TEST(JobNonFinite, FrozenElementsAndGapsDoNotCount) {
   Play play(NonFinitePolicy::kSkip, true);
-  play.mixed(0)[49] = kNan;   // frozen tensor
-  play.mixed(1)[55] = kNan;   // gap
+  play.mixed(0)[49] = kNan;  // frozen tensor
+  play.mixed(1)[55] = kNan;  // gap
   ASSERT_EQ(play.Step(0)->outcome, Outcome::kApplied);
   const auto state = play.State();
   for (uint64_t i = 50; i < 60; ++i) EXPECT_EQ(state[3][i], 0.0f);

@@ -115,8 +115,8 @@ void JobSchedule::PlanStep(uint64_t step) {
   }
 }
 
-// Some micro-steps, none at times; closed by the last one or by a message of its own, for each shard
-// or for all at once.
+// Some micro-steps, none at times; closed by the last one or by a message of its own, for each
+// shard or for all at once.
 void JobSchedule::PlanLayer(uint64_t step, uint32_t layer, uint32_t rank) {
   const uint32_t shards = ShardCount(spec_.layers[layer].elements, spec_.shard_elements);
   const uint32_t total = options_.one_push ? 1 : Draw(4) == 0 ? 0 : 1 + Draw(3);
@@ -254,10 +254,10 @@ void JobSchedule::CompareServed(uint32_t layer, uint64_t version) {
         header, {fakes::JobWorld::kEpoch, shown, layer, shard.shard, spec_.served_dtype, bytes});
     ASSERT_TRUE(status.ok()) << ToString(status);
     std::vector<std::byte> expected(bytes);
-    ConvertElements(DType::kFloat32,
-                    reinterpret_cast<const std::byte*>(model_.array(layer, 0).data() +
-                                                       shard.first_element),
-                    spec_.served_dtype, expected.data(), shard.elements);
+    ConvertElements(
+        DType::kFloat32,
+        reinterpret_cast<const std::byte*>(model_.array(layer, 0).data() + shard.first_element),
+        spec_.served_dtype, expected.data(), shard.elements);
     const std::byte* payload = weights.data() + map.payload_offset(i, shown);
     ASSERT_EQ(std::memcmp(payload, expected.data(), bytes), 0) << "layer " << layer;
     ASSERT_EQ(header.payload_crc32c, Crc32c({payload, bytes}));

@@ -22,7 +22,8 @@ struct ScheduleOptions {
   bool one_push = false;  // one gradient for each shard, which closes it
 };
 
-// A job of a few tiny layers: gaps, frozen tensors, a frozen layer, groups, any optimizer and dtype.
+// A job of a few tiny layers: gaps, frozen tensors, a frozen layer, groups, any optimizer and
+// dtype.
 JobSpec RandomSpec(std::mt19937& random);
 
 class JobSchedule {

@@ -173,8 +173,8 @@ TEST_F(JobSlots, AFaultyWorkerIsNotHeardAnyMore) {
   EXPECT_EQ(worker_->board().released(0), 0u);
 }
 
-// Whatever bytes stand in a trailer, signed or not: no crash, and nothing counts that is not exactly
-// a gradient of this worker for this step.
+// Whatever bytes stand in a trailer, signed or not: no crash, and nothing counts that is not
+// exactly a gradient of this worker for this step.
 TEST_F(JobSlots, RandomTrailersNeverCrashAndNeverCount) {
   std::mt19937 random(11);
   uint32_t faults = 0;

@@ -60,8 +60,9 @@ TEST(JobSum, WithoutOverflowMemoryOppositeOrdersEndInADeadlineThatNamesBoth) {
   world.job().AwaitCommit(first->session_ptr(), 0, world.clock().Now(), wait.Callback());
   const Status status = wait.Wait().status();
   EXPECT_EQ(CodeOf(status), ErrorCode::kDeadline);
-  for (const char* words : {"rank 0 (host host0, pid 100) has 2 shards of 2 layers open ('c', 'd')",
-                            "rank 1 (host host1, pid 101) has 2 shards of 2 layers open ('a', 'b')"}) {
+  for (const char* words :
+       {"rank 0 (host host0, pid 100) has 2 shards of 2 layers open ('c', 'd')",
+        "rank 1 (host host1, pid 101) has 2 shards of 2 layers open ('a', 'b')"}) {
     EXPECT_NE(MessageOf(status).find(words), std::string::npos) << MessageOf(status);
   }
 }

@@ -34,7 +34,8 @@ std::vector<float> Gradient(uint64_t step, uint32_t rank, uint32_t layer, uint32
 
 JobSpec Spec() {
   std::vector<LayerSpec> layers;
-  for (uint32_t i = 0; i < kLayers; ++i) layers.push_back(fakes::Layer("l" + std::to_string(i), kElements));
+  for (uint32_t i = 0; i < kLayers; ++i)
+    layers.push_back(fakes::Layer("l" + std::to_string(i), kElements));
   JobSpec spec = fakes::SmallSpec(kWorld, std::move(layers));
   spec.slots_per_worker = 3;
   return spec;
@@ -53,8 +54,8 @@ void PlayWorker(JobWorld* world, uint32_t rank) {
         for (uint32_t micro_step = 0; micro_step < kMicroSteps; ++micro_step) {
           const std::vector<float> values = Gradient(step, rank, layer, micro_step);
           for (uint32_t shard = 0; shard < 3; ++shard) {
-            worker->Send({step, layer, shard, micro_step, micro_step + 1 == kMicroSteps,
-                          shard == 0, &values});
+            worker->Send({step, layer, shard, micro_step, micro_step + 1 == kMicroSteps, shard == 0,
+                          &values});
           }
         }
       }
@@ -78,7 +79,8 @@ void PlayWorker(JobWorld* world, uint32_t rank) {
 
 TEST(JobThreads, ConcurrentWorkersAndHousekeepingGiveTheBitsOfTheModel) {
   JobWorld world(Spec());
-  world.LoadAll([](uint32_t layer, uint64_t element) { return float(layer) + float(element) / 64; });
+  world.LoadAll(
+      [](uint32_t layer, uint64_t element) { return float(layer) + float(element) / 64; });
   std::atomic<bool> done{false};
   std::thread housekeeping([&] {
     while (!done) {
@@ -102,7 +104,8 @@ TEST(JobThreads, ConcurrentWorkersAndHousekeepingGiveTheBitsOfTheModel) {
 
   JobModel model(world.job().spec());
   for (uint32_t layer = 0; layer < kLayers; ++layer) {
-    for (uint64_t i = 0; i < kElements; ++i) model.array(layer, 0)[i] = float(layer) + float(i) / 64;
+    for (uint64_t i = 0; i < kElements; ++i)
+      model.array(layer, 0)[i] = float(layer) + float(i) / 64;
   }
   for (uint64_t step = 0; step < kSteps; ++step) {
     std::vector<std::unique_ptr<std::vector<float>>> values;

@@ -99,8 +99,8 @@ TEST(ShardProgress, DroppingARankForgetsACloseNothingReliesOn) {
   EXPECT_EQ(progress.AddPayload(At(1, 0)), Verdict::kAccepted);
 }
 
-// Against the rule itself: whatever arrives in whatever order, with prefixes taken at any time, what
-// is taken is the (micro-step, rank) order of all contributions.
+// Against the rule itself: whatever arrives in whatever order, with prefixes taken at any time,
+// what is taken is the (micro-step, rank) order of all contributions.
 TEST(ShardProgress, TakesEverythingInOrderForAnyArrival) {
   std::mt19937 random(1);
   for (int round = 0; round < 2000; ++round) {

@@ -30,9 +30,10 @@ TEST(MemoryBudget, RefusesWithTheNumbersThatHelp) {
   const auto held = budget.Reserve(4 * kKiB, "first");
   const Status status = budget.Reserve(7 * kKiB, "job 'x'").status();
   EXPECT_EQ(CodeOf(status), ErrorCode::kResourceExhausted);
-  EXPECT_EQ(MessageOf(status),
-            "job 'x' needs 7.0 KiB (7168 bytes), but only 6.0 KiB (6144 bytes) of the memory budget "
-            "of 10.0 KiB (10240 bytes) are free; a budget of 11.0 KiB (11264 bytes) would do");
+  EXPECT_EQ(
+      MessageOf(status),
+      "job 'x' needs 7.0 KiB (7168 bytes), but only 6.0 KiB (6144 bytes) of the memory budget "
+      "of 10.0 KiB (10240 bytes) are free; a budget of 11.0 KiB (11264 bytes) would do");
   EXPECT_EQ(budget.used(), 4 * kKiB);
 }
 

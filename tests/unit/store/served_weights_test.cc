@@ -24,8 +24,8 @@ class Served : public testing::Test {
                 weights_->region()->span().data() + ShardMap::header_offset(index, version),
                 sizeof(header));
     const LocalShard& shard = map_.shards()[index];
-    const Status status = CheckShardHeader(
-        header, {8, version, 0, shard.shard, DType::kFloat32, shard.elements * 4});
+    const Status status =
+        CheckShardHeader(header, {8, version, 0, shard.shard, DType::kFloat32, shard.elements * 4});
     if (!status.ok()) return status;
     const ConstByteSpan payload(weights_->Payload(index, version), shard.elements * 4);
     EXPECT_EQ(header.payload_crc32c, Crc32c(payload));

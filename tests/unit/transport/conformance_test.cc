@@ -22,8 +22,9 @@ class Conformance : public ::testing::TestWithParam<LinkKind> {
 INSTANTIATE_TEST_SUITE_P(Links, Conformance, ::testing::ValuesIn(AllLinkKinds()),
                          [](const auto& info) { return info.param.name; });
 
-constexpr uint64_t kSizes[] = {0, 1, 3, 4, 7, 8, 63, 64, 65, 4095, 4096, 4097, 8192, 100'000,
-                               kMiB - 1, kMiB, kMiB + 1, 3 * kMiB + 5};
+constexpr uint64_t kSizes[] = {0,    1,       3,        4,    7,        8,
+                               63,   64,      65,       4095, 4096,     4097,
+                               8192, 100'000, kMiB - 1, kMiB, kMiB + 1, 3 * kMiB + 5};
 
 bool SameBytes(ConstByteSpan a, ConstByteSpan b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
@@ -87,7 +88,8 @@ TEST_P(Conformance, GatherWritesItsRangesBackToBack) {
       std::vector<std::vector<std::byte>> pieces;
       std::vector<ConstByteSpan> ranges;
       std::vector<std::byte> whole;
-      for (size_t i = 0; i < count; ++i) pieces.push_back(RandomBytes(random() % longest, random()));
+      for (size_t i = 0; i < count; ++i)
+        pieces.push_back(RandomBytes(random() % longest, random()));
       for (const auto& piece : pieces) {
         ranges.emplace_back(piece);
         whole.insert(whole.end(), piece.begin(), piece.end());
@@ -126,18 +128,23 @@ TEST_P(Conformance, ReachingOutsideWhatIsExposedEndsTheLink) {
   };
   const uint64_t size = 64 * kKiB;
   const Case cases[] = {
-      {RemoteSpan(kInbox, size, 1), false},        {RemoteSpan(kInbox, size - 7, 8), false},
-      {RemoteSpan(kInbox, UINT64_MAX, 8), false},  {RemoteSpan(kInbox, UINT64_MAX - 7, 8), false},
-      {RemoteSpan(kInbox, size + 1, 0), false},    {RemoteSpan(kWeights, 0, 8), false},
-      {RemoteSpan(99, 0, 8), false},               {RemoteSpan(kInbox, 0, 8), true},
-      {RemoteSpan(kWeights, size - 7, 8), true},   {RemoteSpan(kWeights, UINT64_MAX, 8), true},
+      {RemoteSpan(kInbox, size, 1), false},
+      {RemoteSpan(kInbox, size - 7, 8), false},
+      {RemoteSpan(kInbox, UINT64_MAX, 8), false},
+      {RemoteSpan(kInbox, UINT64_MAX - 7, 8), false},
+      {RemoteSpan(kInbox, size + 1, 0), false},
+      {RemoteSpan(kWeights, 0, 8), false},
+      {RemoteSpan(99, 0, 8), false},
+      {RemoteSpan(kInbox, 0, 8), true},
+      {RemoteSpan(kWeights, size - 7, 8), true},
+      {RemoteSpan(kWeights, UINT64_MAX, 8), true},
       {RemoteSpan(98, 0, 8), true},
   };
   for (const Case& test : cases) {
     LinkPair pair(GetParam(), size);
     std::vector<std::byte> data(test.span.bytes());
-    const Status status =
-        test.read ? ReadNow(*pair.client, test.span, data) : WriteNow(*pair.client, data, test.span);
+    const Status status = test.read ? ReadNow(*pair.client, test.span, data)
+                                    : WriteNow(*pair.client, data, test.span);
     EXPECT_FALSE(status.ok()) << test.span.region() << " " << test.span.offset();
     EXPECT_FALSE(pair.client_events.WaitDisconnect().ok());
     EXPECT_FALSE(pair.server.events->WaitDisconnect().ok());
@@ -205,8 +212,8 @@ TEST_P(Conformance, ANotificationFindsItsBytesInPlace) {
     sources.push_back(RandomBytes(kSlotBytes, slot));
     const ConstByteSpan ranges[] = {Bytes(sources.back()).first(777),
                                     Bytes(sources.back()).subspan(777)};
-    pair.client->WriteWithNotify(ranges, RemoteSpan(kInbox, slot * kSlotBytes, kSlotBytes), slot % 5,
-                                 slot, &requests[slot]);
+    pair.client->WriteWithNotify(ranges, RemoteSpan(kInbox, slot * kSlotBytes, kSlotBytes),
+                                 slot % 5, slot, &requests[slot]);
   }
   EXPECT_EQ(pair.server.events->WaitNotifies(kSlots).size(), kSlots);
   for (TestRequest& request : requests) EXPECT_TRUE(request.Result().ok());
@@ -355,8 +362,8 @@ TEST_P(Conformance, RandomOperationsAgreeWithAByteArray) {
     for (; window.size() > left; window.pop_front()) {
       const Slot& slot = window.front();
       ASSERT_TRUE(slot.request->Result().ok());
-      ASSERT_TRUE(SameBytes(slot.target, ConstByteSpan(content).subspan(slot.offset,
-                                                                        slot.target.size())));
+      ASSERT_TRUE(
+          SameBytes(slot.target, ConstByteSpan(content).subspan(slot.offset, slot.target.size())));
     }
   };
   for (int i = 0; i < kOperations; ++i) {

@@ -314,8 +314,9 @@ TEST_F(HostileTcp, RandomBytesAndMutilatedFramesAreSurvived) {
     for (int frame = 0; frame < 8; ++frame) {
       const auto op = static_cast<Op>(1 + random() % 6);
       const uint64_t bytes = random() % 100;
-      FrameHeader header = Target(Frame(op, op == Op::kRead ? read_id++ : write_id),
-                                  op == Op::kRead ? kWeights : kInbox, 8192 + random() % 9000, bytes);
+      FrameHeader header =
+          Target(Frame(op, op == Op::kRead ? read_id++ : write_id),
+                 op == Op::kRead ? kWeights : kInbox, 8192 + random() % 9000, bytes);
       if (op == Op::kWrite || op == Op::kNotify) ++write_id;
       if (op == Op::kNotify) header.bytes = 0;
       auto* raw = reinterpret_cast<uint8_t*>(&header);
@@ -336,7 +337,8 @@ TEST_F(HostileTcp, RandomBytesAndMutilatedFramesAreSurvived) {
   ExpectGoodLinkWorks();
 }
 
-// ---- a daemon that cheats ------------------------------------------------------------------------
+// ---- a daemon that cheats
+// ------------------------------------------------------------------------
 
 class FakeDaemon {
  public:

@@ -92,8 +92,10 @@ class Load {
       posting = false;
       WaitForRoom(thread);
     }
-    WaitFor([this, thread] { return std::all_of(items_[thread].begin(), items_[thread].end(),
-                                                [](const Item& item) { return item.done(); }); });
+    WaitFor([this, thread] {
+      return std::all_of(items_[thread].begin(), items_[thread].end(),
+                         [](const Item& item) { return item.done(); });
+    });
   }
 
   Item& NewItem(int thread) {
@@ -245,15 +247,15 @@ TEST_P(LinkLife, ASessionThatTakesNoLinkRefusesIt) {
   auto acceptor = MakeAcceptor({"127.0.0.1:0", path}, &authority);
   ASSERT_TRUE(acceptor.ok());
   DialOptions options = daemon.Options(GetParam());
-  options.address = GetParam().kind == Kind::kShm
-                        ? path
-                        : fmt::format("127.0.0.1:{}", (*acceptor)->tcp_port());
+  options.address =
+      GetParam().kind == Kind::kShm ? path : fmt::format("127.0.0.1:{}", (*acceptor)->tcp_port());
   TestEvents events;
   auto dialled = daemon.Dial(options, &events);
   EXPECT_TRUE(!dialled.ok() || !events.WaitDisconnect().ok());
 }
 
-// ---- death of a process --------------------------------------------------------------------------
+// ---- death of a process
+// --------------------------------------------------------------------------
 
 pid_t SpawnPeer(const std::vector<std::string>& arguments) {
   std::vector<std::string> all = {"/proc/self/exe"};
@@ -303,7 +305,8 @@ TEST_P(LinkLife, AKilledClientIsNoticedWithAReason) {
   server.endpoint.reset();
 }
 
-// ---- refusals ------------------------------------------------------------------------------------
+// ---- refusals
+// ------------------------------------------------------------------------------------
 
 TEST_P(LinkLife, DialRefusesWhatWasNotAgreed) {
   LinkPair good(GetParam());  // must not be disturbed by any of this
@@ -336,16 +339,16 @@ TEST_P(LinkLife, DialGivesUpAtItsDeadline) {
   auto silent_tcp = ListenTcp("127.0.0.1:0");
   ASSERT_TRUE(silent_unix.ok() && silent_tcp.ok());
   DialOptions options = daemon.Options(GetParam());
-  options.address = GetParam().kind == Kind::kShm
-                        ? path
-                        : fmt::format("127.0.0.1:{}", silent_tcp->port);
+  options.address =
+      GetParam().kind == Kind::kShm ? path : fmt::format("127.0.0.1:{}", silent_tcp->port);
   options.deadline = DeadlineAfter(50);
   TestEvents events;
   EXPECT_EQ(CodeOf(daemon.Dial(options, &events).status()), ErrorCode::kDeadline);
   ::unlink(path.c_str());
 }
 
-// ---- the other process ---------------------------------------------------------------------------
+// ---- the other process
+// ---------------------------------------------------------------------------
 
 Secret FromHex(const std::string& text) {
   Secret secret;
