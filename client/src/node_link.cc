@@ -130,10 +130,14 @@ void NodeLink::OnLinkFailed(Link* link, const Status& why) {
 }
 
 void NodeLink::Abort(const std::shared_ptr<Link>& link, const Status& why) {
+  bool was_present = false;
   {
     MonitorLock lock(*monitor_);
-    if (link_ == link) GoDown(lock, why);
+    was_present = link_ == link;
+    if (was_present) GoDown(lock, why);
   }
+  if (was_present)
+    LogWarning("link_down", "node={} why=\"{}\"", options_.node.name, MessageOf(why));
   link->Close();
 }
 

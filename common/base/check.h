@@ -9,8 +9,8 @@ namespace luwu {
 
 }  // namespace luwu
 
-#define LUWU_CHECK(condition, message)                                          \
-  do {                                                                          \
-    if (!(condition)) [[unlikely]]                                              \
-      ::luwu::CheckFailed(__FILE__, __LINE__, #condition, message);             \
+#define LUWU_CHECK(condition, message)                              \
+  do {                                                              \
+    if (!(condition)) [[unlikely]]                                  \
+      ::luwu::CheckFailed(__FILE__, __LINE__, #condition, message); \
   } while (false)

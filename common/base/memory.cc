@@ -49,8 +49,8 @@ StatusOr<Mapping> AllocateHuge(uint64_t bytes) {
   const uint64_t reserved = wanted + kHugePageBytes;
   std::byte* raw = MapAnonymous(reserved);
   if (raw == nullptr) return SystemError("mmap", bytes);
-  const uint64_t head = AlignUp(reinterpret_cast<uintptr_t>(raw), kHugePageBytes) -
-                        reinterpret_cast<uintptr_t>(raw);
+  const uint64_t head =
+      AlignUp(reinterpret_cast<uintptr_t>(raw), kHugePageBytes) - reinterpret_cast<uintptr_t>(raw);
   if (head > 0) ::munmap(raw, head);
   if (head < kHugePageBytes) ::munmap(raw + head + wanted, kHugePageBytes - head);
   Mapping mapping(raw + head, wanted);

@@ -45,10 +45,9 @@ Status Annotate(const Status& status, const std::string& context);
 #define LUWU_STATUS_CONCAT_INNER(a, b) a##b
 #define LUWU_STATUS_CONCAT(a, b) LUWU_STATUS_CONCAT_INNER(a, b)
 
-#define RETURN_IF_ERROR(expression)                                  \
-  do {                                                               \
-    if (::absl::Status luwu_status_ = (expression); !luwu_status_.ok()) \
-      return luwu_status_;                                           \
+#define RETURN_IF_ERROR(expression)                                                          \
+  do {                                                                                       \
+    if (::absl::Status luwu_status_ = (expression); !luwu_status_.ok()) return luwu_status_; \
   } while (false)
 
 #define ASSIGN_OR_RETURN(target, expression) \

@@ -30,9 +30,9 @@ struct DialOptions {
   std::string address;  // "host:port" (tcp) or a socket path (shm)
   uint64_t session_id = 0;
   Secret secret = {};
-  ExposedRegions exposed;                 // ours, e.g. the board
-  std::vector<RegionDescriptor> expected; // the peer's
-  uint32_t connections = 2;               // tcp only
+  ExposedRegions exposed;                  // ours, e.g. the board
+  std::vector<RegionDescriptor> expected;  // the peer's
+  uint32_t connections = 2;                // tcp only
   TimePoint deadline;
 };
 
@@ -51,10 +51,10 @@ StatusOr<std::unique_ptr<Dialler>> MakeDialler();
 // What the acceptor asks its owner about a session that knocks.
 struct SessionTerms {
   Secret secret = {};
-  uint32_t uid_expected = 0;              // shm: SO_PEERCRED must match, or be root
-  ExposedRegions exposed;                 // ours: weights, inbox
-  std::vector<RegionDescriptor> expected; // the client's: board
-  uint32_t connections = 1;               // how many tcp connections make up the link
+  uint32_t uid_expected = 0;               // shm: SO_PEERCRED must match, or be root
+  ExposedRegions exposed;                  // ours: weights, inbox
+  std::vector<RegionDescriptor> expected;  // the client's: board
+  uint32_t connections = 1;                // how many tcp connections make up the link
 };
 
 class SessionAuthority {

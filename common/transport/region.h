@@ -26,8 +26,7 @@ class LocalRegion {
   Access access() const { return access_; }
 
  private:
-  LocalRegion(SharedMemory memory, Access access)
-      : memory_(std::move(memory)), access_(access) {}
+  LocalRegion(SharedMemory memory, Access access) : memory_(std::move(memory)), access_(access) {}
   SharedMemory memory_;
   Access access_;
 };

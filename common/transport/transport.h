@@ -17,7 +17,8 @@
 //    requests of a session's old links before it accepts a new one.
 //  - Source and destination memory must stay valid until completion.
 //  - Bounds and access rights are checked by the side that owns the memory (shm: enforced by the
-//    mapping's protection; bounds by the initiator against the mapped size). A violation ends the link.
+//    mapping's protection; bounds by the initiator against the mapped size). A violation ends the
+//    link.
 //
 // No allocation happens per request after warm-up.
 #pragma once
@@ -75,9 +76,9 @@ class Request {
 
  private:
   friend class RequestList;
-  Request* next_ = nullptr;    // for the transport's queues
-  Status result_;              // while it waits there for its Complete
-  PostGate* gate_ = nullptr;   // left after Complete, when not null
+  Request* next_ = nullptr;   // for the transport's queues
+  Status result_;             // while it waits there for its Complete
+  PostGate* gate_ = nullptr;  // left after Complete, when not null
 };
 
 // Both run on the endpoint's progress thread and must not block.

@@ -80,8 +80,7 @@ void JobImpl::Submit(JobShard& shard, JobShard::Activity activity) {
   LUWU_CHECK(shard.activity == JobShard::Activity::kIdle, "a shard does one thing at a time");
   shard.activity = activity;
   shard.step = gate_.step();
-  shard.sum =
-      shard.sum_block ? reinterpret_cast<float*>(overflow_.data(*shard.sum_block)) : nullptr;
+  shard.sum = shard.sum_block ? overflow_.floats(*shard.sum_block) : nullptr;
   shard.groups = gate_.groups();
   ++in_flight_;
   env_.pool->Submit(&shard);

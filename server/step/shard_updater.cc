@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "common/base/crc32c.h"
 
@@ -35,7 +36,9 @@ optim::GradientSource SourceAt(const std::byte* data, DType dtype, uint64_t elem
   return {data + element * DTypeBytes(dtype), dtype};
 }
 
-const std::byte* BytesOf(const float* values) { return reinterpret_cast<const std::byte*>(values); }
+const std::byte* BytesOf(const float* values) {
+  return std::as_bytes(std::span(values, 1)).data();
+}
 
 }  // namespace
 

@@ -27,6 +27,9 @@ class OverflowPool {
   std::optional<uint32_t> Take();
   void Give(uint32_t block);
   std::byte* data(uint32_t block) const { return memory_.data() + block * block_bytes_; }
+  float* floats(uint32_t block) const {
+    return static_cast<float*>(static_cast<void*>(data(block)));
+  }
 
   bool empty() const { return free_.empty(); }
   uint64_t free_blocks() const { return free_.size(); }

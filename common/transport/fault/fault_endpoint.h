@@ -17,9 +17,9 @@ struct FaultPlan {
   uint32_t delay_permille = 0;
   uint32_t delay_ms_max = 5;
   uint32_t duplicate_permille = 0;
-  uint32_t drop_permille = 0;             // completes with kUnavailable, never executed
-  uint32_t lose_completion_permille = 0;  // executed, completes with kUnavailable
-  uint64_t disconnect_after_requests = 0; // 0: never
+  uint32_t drop_permille = 0;              // completes with kUnavailable, never executed
+  uint32_t lose_completion_permille = 0;   // executed, completes with kUnavailable
+  uint64_t disconnect_after_requests = 0;  // 0: never
 
   bool any() const {
     return delay_permille || duplicate_permille || drop_permille || lose_completion_permille ||

@@ -144,7 +144,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          "seed=5,drop=250", "seed=6,lose=250",
                                          "seed=7,disconnect_after=37",
                                          "seed=8,duplicate=200,delay=100,delay_ms=2,drop=100,"
-                                         "lose=100,disconnect_after=150")),
+                                         "lose=100,disconnect_after=50")),
     NameOf);
 
 // An oracle of its own: with these numbers SGD is exact in float.
