@@ -1,5 +1,6 @@
 #include "common/rpc/channel.h"
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -14,9 +15,6 @@ namespace {
 
 constexpr size_t kServerBytesMax = size_t{512} << 20;
 
-}  // namespace
-namespace {
-
 // A channel that is never destroyed, and a call on it that has ended. gRPC 1.51 runs callback calls
 // on a queue of the process, which it destroys with the last channel that has used it while its own
 // threads may still do (an abort in grpc_cq_internal_unref). This channel keeps the queue; without
@@ -30,10 +28,13 @@ struct QueueKeeper {
   grpc::ByteBuffer response;
 };
 
+std::atomic<QueueKeeper*> g_keeper{nullptr};  // nobody reads it; leak checkers find it
+
 void KeepCallbackQueue() {
   static std::once_flag once;
   std::call_once(once, [] {
     QueueKeeper* keeper = std::make_unique<QueueKeeper>().release();
+    g_keeper = keeper;
     grpc::GenericStub(keeper->channel)
         .UnaryCall(&keeper->context, "/luwu.v1/Keep", grpc::StubOptions(), &keeper->request,
                    &keeper->response, [](grpc::Status) {});

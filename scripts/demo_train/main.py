@@ -95,7 +95,9 @@ def run(options: argparse.Namespace) -> int:
     kill_at = None if options.no_kill else options.steps // _KILL_FRACTION
     check_at = None if kill_at is None else min(kill_at + _STEPS_AFTER_KILL, options.steps - 1)
     replay = None
+    # The usual lease: a killed trainer is noticed by its closed link, long before that.
     with Cluster(options.bin / "luwud", nodes=options.daemons, memory="2GiB", threads=1,
+                 heartbeat_ms=5000, lease_ms=15000,
                  shm=[node == 0 for node in range(options.daemons)],
                  folder=options.out / "daemons") as cluster:
         print(f"{options.daemons} daemons at {cluster.endpoints} (the first by shm, others by "

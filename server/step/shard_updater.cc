@@ -36,9 +36,7 @@ optim::GradientSource SourceAt(const std::byte* data, DType dtype, uint64_t elem
   return {data + element * DTypeBytes(dtype), dtype};
 }
 
-const std::byte* BytesOf(const float* values) {
-  return std::as_bytes(std::span(values, 1)).data();
-}
+const std::byte* BytesOf(const float* values) { return std::as_bytes(std::span(values, 1)).data(); }
 
 }  // namespace
 

@@ -24,13 +24,14 @@ sys.path[:0] = [str(_SOURCE / "client" / "python"), str(_SOURCE / "tests" / "fak
 from cluster import Cluster  # noqa: E402
 
 LUWUD = Path(os.environ.get("LUWU_BIN", _SOURCE / "build" / "release" / "bin")) / "luwud"
+LEASE_MS = 15000  # on a busy machine a worker may be silent for seconds
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Two daemons, the second without shared memory; shared by the tests of a file."""
-    with Cluster(LUWUD, nodes=2, shm=[True, False], memory="1GiB") as running:
+    with Cluster(LUWUD, nodes=2, shm=[True, False], memory="1GiB", lease_ms=LEASE_MS) as running:
         yield running
 
 
@@ -40,6 +41,7 @@ def start_cluster() -> Iterator[Callable[..., Cluster]]:
     started: list[Cluster] = []
 
     def start(**options: object) -> Cluster:
+        options.setdefault("lease_ms", LEASE_MS)
         started.append(Cluster(LUWUD, **options).__enter__())  # type: ignore[arg-type]
         return started[-1]
 

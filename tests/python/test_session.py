@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterator
 import numpy as np
 import pytest
 from cluster import Cluster
-from conftest import LUWUD
+from conftest import LEASE_MS, LUWUD
 
 import luwu
 
@@ -22,7 +22,7 @@ SHAPES = [("a", (7, 11)), ("b", (3000,)), ("c", ())]
 @pytest.fixture(scope="module")
 def shm_cluster() -> Iterator[Cluster]:
     """One daemon with shared memory."""
-    with Cluster(LUWUD, nodes=1) as running:
+    with Cluster(LUWUD, nodes=1, lease_ms=LEASE_MS) as running:
         yield running
 
 

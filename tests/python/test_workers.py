@@ -13,7 +13,7 @@ from models import batch, loss_of, make_net
 from oracle import assert_close
 from workers import Worker, finish, weights_of
 
-LEASE_MS = 1000
+LEASE_MS = 2000
 
 
 def two_workers(cluster: Cluster, job: str, **options: Any) -> list[Worker]:

@@ -70,21 +70,25 @@ class Load {
     const std::vector<std::byte> source(300'000);
     std::vector<std::byte> target(300'000);
     const auto lane = static_cast<uint32_t>(thread);
+    const uint64_t offset = lane * source.size();
+    int after_the_end = 0;
     for (uint32_t i = 0; !stop_.load(); ++i) {
+      if (!endpoint_->connected() && ++after_the_end > 100) break;
       auto& item = NewItem(thread);
       const uint64_t bytes = i % 3 == 0 ? source.size() : i % 700;
       const ConstByteSpan piece = Bytes(source).first(bytes);
       posting = true;
       switch (i % 4) {
         case 0:
-          endpoint_->Write({&piece, 1}, RemoteSpan(kInbox, 0, bytes), lane, &item);
+          endpoint_->Write({&piece, 1}, RemoteSpan(kInbox, offset, bytes), lane, &item);
           break;
         case 1:
           endpoint_->Read(RemoteSpan(kWeights, 0, bytes), ByteSpan(target).first(bytes), lane,
                           &item);
           break;
         case 2:
-          endpoint_->WriteWithNotify({&piece, 1}, RemoteSpan(kInbox, 0, bytes), lane, i, &item);
+          endpoint_->WriteWithNotify({&piece, 1}, RemoteSpan(kInbox, offset, bytes), lane, i,
+                                     &item);
           break;
         default:
           endpoint_->Notify(lane, i, &item);
