@@ -108,10 +108,14 @@ class PendingReport : public std::enable_shared_from_this<PendingReport> {
     pause_ms_ = std::min(2 * pause_ms_, kPauseMaxMs);
     MutexLock lock(mutex_);
     if (done_ == nullptr) return;
-    alarm_ =
-        std::make_unique<grpc::Alarm>();  // the former one may still be returning from its call
+    // A new one each time: the former may still be returning from its call.
+    alarm_ = std::make_unique<grpc::Alarm>();
     alarm_->Set(std::chrono::system_clock::now() + Milliseconds(pause_ms),
-                [self = shared_from_this()](bool) { self->Send(); });
+                [self = shared_from_this()](bool) mutable {
+                  // The alarm keeps its function, and this report its alarm: let go of one.
+                  const std::shared_ptr<PendingReport> report = std::move(self);
+                  report->Send();
+                });
   }
 
   // A lead that answers but does not know the job has been restarted: its slice of the state is

@@ -43,6 +43,16 @@ class ScriptedLead final : public v1::PeerService::CallbackService {
     return requests_;
   }
 
+  // False when they do not come in 20 s.
+  bool AwaitRequests(size_t count) {
+    const TimePoint deadline = DeadlineAfter(20'000);
+    MutexLock lock(mutex_);
+    while (requests_.size() < count) {
+      if (!arrived_.WaitUntil(mutex_, deadline)) return requests_.size() >= count;
+    }
+    return true;
+  }
+
   grpc::ServerUnaryReactor* ReportStep(grpc::CallbackServerContext* context,
                                        const v1::ReportStepRequest* request,
                                        v1::ReportStepResponse* response) override {
@@ -50,6 +60,7 @@ class ScriptedLead final : public v1::PeerService::CallbackService {
     {
       MutexLock lock(mutex_);
       requests_.push_back(*request);
+      arrived_.NotifyAll();
       answer = answers_.front();
       if (answers_.size() > 1) answers_.pop_front();
     }
@@ -60,6 +71,7 @@ class ScriptedLead final : public v1::PeerService::CallbackService {
 
  private:
   mutable Mutex mutex_;
+  CondVar arrived_;
   std::deque<Answer> answers_ LUWU_GUARDED_BY(mutex_);
   std::vector<v1::ReportStepRequest> requests_ LUWU_GUARDED_BY(mutex_);
 };
@@ -201,12 +213,11 @@ TEST_F(PeerReporterTest, TheEndOfTheJobEndsTheReport) {
 TEST_F(PeerReporterTest, TheDestructorFindsAReportInAnyState) {
   lead_.Script({ScriptedLead::Fail(ErrorCode::kDeadline)});  // a storm of repetitions
   for (int i = 0; i < 50; ++i) {
+    const size_t awaited = lead_.requests().size() + 1;
     std::atomic<int> calls{0};
     auto reporter = Reporter();
     reporter->Report(i, "", [&](const StatusOr<StepDecision>&) { ++calls; });
-    const size_t seen = lead_.requests().size();
-    while (i % 2 == 0 && lead_.requests().size() == seen) {
-    }
+    if (i % 2 == 0) EXPECT_TRUE(lead_.AwaitRequests(awaited));
     reporter.reset();
     EXPECT_EQ(calls, 1);
   }

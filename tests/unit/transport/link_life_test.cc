@@ -38,14 +38,24 @@ class Load {
     stop_.store(true);
     for (std::thread& thread : threads_) thread.join();
   }
+  // False when nothing moves.
+  bool WaitCompleted(int count) {
+    return WaitFor([this, count]() LUWU_REQUIRES(mutex_) { return completed_ >= count; });
+  }
   // Call when the endpoint has been closed: from now on nothing may complete but requests that are
   // posted after this, which fail inside their posting calls.
-  void Freeze() { frozen_.store(true); }
+  void Freeze() {
+    MutexLock lock(mutex_);
+    frozen_ = true;
+  }
 
-  int posted() const { return posted_.load(); }
-  int completed() const { return completed_.load(); }
-  int late() const { return late_.load(); }
-  int twice() const { return twice_.load(); }
+  // What holds after StopAndJoin.
+  void ExpectEveryRequestCompletedOnce() {
+    MutexLock lock(mutex_);
+    EXPECT_EQ(posted_.load(), completed_);
+    EXPECT_EQ(twice_, 0);
+    EXPECT_EQ(late_, 0) << "completions after Close";
+  }
 
  private:
   static constexpr int kThreads = 3;
@@ -55,104 +65,94 @@ class Load {
    public:
     explicit Item(Load* load) : load_(load) {}
     void Complete(const Status& status) override {
-      if (load_->frozen_.load() && (!posting || status.ok())) load_->late_.fetch_add(1);
-      load_->completed_.fetch_add(1);
-      if (completions_.fetch_add(1) > 0) load_->twice_.fetch_add(1);
+      MutexLock lock(load_->mutex_);
+      if (load_->frozen_ && (!posting || status.ok())) ++load_->late_;
+      if (done_) ++load_->twice_;
+      done_ = true;
+      ++load_->completed_;
+      load_->changed_.NotifyAll();
     }
-    bool done() const { return completions_.load() > 0; }
+    bool done() const { return done_; }  // under the load's mutex
 
    private:
     Load* load_;
-    std::atomic<int> completions_{0};
+    bool done_ = false;
   };
 
   void Run(int thread) {
     const std::vector<std::byte> source(300'000);
     std::vector<std::byte> target(300'000);
-    const auto lane = static_cast<uint32_t>(thread);
-    const uint64_t offset = lane * source.size();
     int after_the_end = 0;
     for (uint32_t i = 0; !stop_.load(); ++i) {
       if (!endpoint_->connected() && ++after_the_end > 100) break;
-      auto& item = NewItem(thread);
       const uint64_t bytes = i % 3 == 0 ? source.size() : i % 700;
-      const ConstByteSpan piece = Bytes(source).first(bytes);
       posting = true;
-      switch (i % 4) {
-        case 0:
-          endpoint_->Write({&piece, 1}, RemoteSpan(kInbox, offset, bytes), lane, &item);
-          break;
-        case 1:
-          endpoint_->Read(RemoteSpan(kWeights, 0, bytes), ByteSpan(target).first(bytes), lane,
-                          &item);
-          break;
-        case 2:
-          endpoint_->WriteWithNotify({&piece, 1}, RemoteSpan(kInbox, offset, bytes), lane, i,
-                                     &item);
-          break;
-        default:
-          endpoint_->Notify(lane, i, &item);
-      }
+      Post(i, static_cast<uint32_t>(thread), Bytes(source).first(bytes),
+           ByteSpan(target).first(bytes));
       posting = false;
-      WaitForRoom(thread);
+      WaitForRoom(thread, kWindow);
     }
-    WaitFor([this, thread] {
-      return std::all_of(items_[thread].begin(), items_[thread].end(),
-                         [](const Item& item) { return item.done(); });
-    });
+    WaitForRoom(thread, 0);
   }
 
-  Item& NewItem(int thread) {
+  void Post(uint32_t number, uint32_t lane, ConstByteSpan source, ByteSpan target) {
     posted_.fetch_add(1);
-    return items_[thread].emplace_back(this);
+    Item& item = items_[lane].emplace_back(this);
+    const RemoteSpan inbox(kInbox, lane * kMiB, source.size());
+    switch (number % 4) {
+      case 0:
+        return endpoint_->Write({&source, 1}, inbox, lane, &item);
+      case 1:
+        return endpoint_->Read(RemoteSpan(kWeights, 0, target.size()), target, lane, &item);
+      case 2:
+        return endpoint_->WriteWithNotify({&source, 1}, inbox, lane, number, &item);
+      default:
+        return endpoint_->Notify(lane, number, &item);
+    }
   }
 
-  void WaitForRoom(int thread) {
+  void WaitForRoom(int thread, size_t left) {
     auto& items = items_[thread];
-    if (items.size() < kWindow) return;
-    WaitFor([&] { return items.front().done(); });
-    if (items.front().done()) items.pop_front();
+    while (items.size() > left) {
+      if (!WaitFor([&] { return items.front().done(); })) return;
+      items.pop_front();
+    }
   }
 
   template <typename Condition>
-  static void WaitFor(Condition condition) {
+  bool WaitFor(Condition condition) {
     const TimePoint deadline = Patience();
-    while (!condition() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    MutexLock lock(mutex_);
+    while (!condition()) {
+      if (!changed_.WaitUntil(mutex_, deadline)) return false;
+    }
+    return true;
   }
 
   Endpoint* const endpoint_;
   std::atomic<bool> stop_{false};
-  std::atomic<bool> frozen_{false};
   std::atomic<int> posted_{0};
-  std::atomic<int> completed_{0};
-  std::atomic<int> late_{0};
-  std::atomic<int> twice_{0};
+  Mutex mutex_;
+  CondVar changed_;
+  bool frozen_ LUWU_GUARDED_BY(mutex_) = false;
+  int completed_ LUWU_GUARDED_BY(mutex_) = 0;
+  int late_ LUWU_GUARDED_BY(mutex_) = 0;
+  int twice_ LUWU_GUARDED_BY(mutex_) = 0;
   std::deque<Item> items_[kThreads];
   std::vector<std::thread> threads_;
 };
-
-void WaitUntilLoadMoves(const Load& load) {
-  const int start = load.completed();
-  const TimePoint deadline = Patience();
-  while (load.completed() < start + 60 && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::yield();
-  }
-  ASSERT_GE(load.completed(), start + 60);
-}
 
 TEST_P(LinkLife, CloseUnderLoadCompletesEveryRequestOnce) {
   for (int round = 0; round < 10; ++round) {
     LinkPair pair(GetParam());
     Load load(pair.client.get());
-    WaitUntilLoadMoves(load);
+    ASSERT_TRUE(load.WaitCompleted(60));
     pair.client->Close();
     load.Freeze();
     EXPECT_FALSE(pair.client->connected());
     pair.client->Close();  // again is harmless
     load.StopAndJoin();
-    EXPECT_EQ(load.posted(), load.completed());
-    EXPECT_EQ(load.late(), 0) << "completions after Close";
-    EXPECT_EQ(load.twice(), 0);
+    load.ExpectEveryRequestCompletedOnce();
     EXPECT_EQ(CodeOf(pair.server.events->WaitDisconnect()), ErrorCode::kUnavailable);
     EXPECT_EQ(pair.client_events.disconnects(), 0) << "an end that closes hears nothing more";
     TestRequest late;
@@ -165,13 +165,12 @@ TEST_P(LinkLife, WhenThePeerClosesUnderLoadEveryRequestCompletesOnce) {
   for (int round = 0; round < 10; ++round) {
     LinkPair pair(GetParam());
     Load load(pair.client.get());
-    WaitUntilLoadMoves(load);
+    ASSERT_TRUE(load.WaitCompleted(60));
     pair.server.endpoint->Close();
     const Status why = pair.client_events.WaitDisconnect();
     EXPECT_EQ(CodeOf(why), ErrorCode::kUnavailable) << ToString(why);
     load.StopAndJoin();
-    EXPECT_EQ(load.posted(), load.completed());
-    EXPECT_EQ(load.twice(), 0);
+    load.ExpectEveryRequestCompletedOnce();
     EXPECT_EQ(pair.client_events.disconnects(), 1);
     TestRequest late;
     pair.client->Notify(0, 0, &late);
@@ -183,19 +182,19 @@ TEST_P(LinkLife, DestroyingAnEndpointUnderTrafficOfThePeerIsSafe) {
   for (int round = 0; round < 10; ++round) {
     LinkPair pair(GetParam());
     Load load(pair.client.get());
-    WaitUntilLoadMoves(load);
+    ASSERT_TRUE(load.WaitCompleted(60));
     pair.server.endpoint.reset();
     pair.server.events.reset();  // nothing may reach it any more
     EXPECT_FALSE(pair.client_events.WaitDisconnect().ok());
     load.StopAndJoin();
-    EXPECT_EQ(load.posted(), load.completed());
+    load.ExpectEveryRequestCompletedOnce();
   }
 }
 
 TEST_P(LinkLife, ANewLinkOfASessionFencesTheOldOne) {
   LinkPair pair(GetParam());
   Load load(pair.client.get());
-  WaitUntilLoadMoves(load);
+  ASSERT_TRUE(load.WaitCompleted(60));
   std::atomic<int> fenced_before_link{-1};
   std::atomic<bool> destroyed{false};
   pair.daemon.authority.set_on_link([&] {
@@ -212,7 +211,7 @@ TEST_P(LinkLife, ANewLinkOfASessionFencesTheOldOne) {
   EXPECT_TRUE(destroyed.load());
   EXPECT_FALSE(pair.client_events.WaitDisconnect().ok());
   load.StopAndJoin();
-  EXPECT_EQ(load.posted(), load.completed());
+  load.ExpectEveryRequestCompletedOnce();
   const auto data = RandomBytes(100'000, 1);
   EXPECT_TRUE(WriteNow(**second, data, RemoteSpan(kInbox, 0, data.size())).ok());
   EXPECT_EQ(std::memcmp(pair.daemon.inbox->span().data(), data.data(), data.size()), 0);
@@ -223,12 +222,12 @@ TEST_P(LinkLife, ANewLinkOfASessionFencesTheOldOne) {
 TEST_P(LinkLife, ShutdownOfTheAcceptorEndsAllLinks) {
   LinkPair pair(GetParam());
   Load load(pair.client.get());
-  WaitUntilLoadMoves(load);
+  ASSERT_TRUE(load.WaitCompleted(60));
   pair.daemon.acceptor->Shutdown();
   EXPECT_EQ(pair.server.events->disconnects(), 1);
   EXPECT_FALSE(pair.client_events.WaitDisconnect().ok());
   load.StopAndJoin();
-  EXPECT_EQ(load.posted(), load.completed());
+  load.ExpectEveryRequestCompletedOnce();
   pair.daemon.acceptor.reset();  // before the endpoints
   TestRequest late;
   pair.server.endpoint->Notify(0, 0, &late);
