@@ -217,7 +217,9 @@ TEST_F(PeerReporterTest, TheDestructorFindsAReportInAnyState) {
     std::atomic<int> calls{0};
     auto reporter = Reporter();
     reporter->Report(i, "", [&](const StatusOr<StepDecision>&) { ++calls; });
-    if (i % 2 == 0) EXPECT_TRUE(lead_.AwaitRequests(awaited));
+    if (i % 2 == 0) {
+      EXPECT_TRUE(lead_.AwaitRequests(awaited));
+    }
     reporter.reset();
     EXPECT_EQ(calls, 1);
   }
