@@ -23,7 +23,7 @@ def luwud(*arguments: object) -> subprocess.CompletedProcess:
 def luwuctl(endpoint: str, command: str) -> dict:
     """The JSON of `luwuctl COMMAND` about the cluster at `endpoint`."""
     done = subprocess.run(
-        [str(LUWUCTL), "-e", endpoint, "-o", "json", command],
+        [str(LUWUCTL), "-e", endpoint, "-o", "json", "--timeout-ms", "20000", command],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

@@ -131,6 +131,7 @@ def test_status_shows_jobs_and_workers(cluster):
     job = small_job()
     with luwu.Session(cluster.endpoints, job, 0) as session:
         session.finish_load(allow_missing=True)
+        session.wait_loaded()  # every board shows it, so every daemon has its link up
         answer = luwuctl(cluster.nodes[0].control, "status")
         assert answer["overall"] == "SEVERITY_OK"
         assert [node["name"] for node in answer["nodes"]] == ["node0", "node1"]
