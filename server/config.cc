@@ -15,6 +15,7 @@ constexpr U64Range kBudgetRange = {.min = 16 * kMiB, .max = uint64_t{1} << 46};
 constexpr U64Range kThreadsRange = {.min = 0, .max = 1024};
 constexpr U64Range kHeartbeatRange = {.min = 10, .max = 600'000};
 constexpr U64Range kLeaseRange = {.min = 50, .max = 3'600'000};
+constexpr U64Range kUidRange = {.min = 0, .max = 0xfffffffe};  // -1 is no user
 constexpr U64Range kWeightRange = {.min = 0, .max = kNodeWeightMax};
 constexpr size_t kShmPathMax = 107;  // sun_path without its terminator
 
@@ -79,9 +80,25 @@ std::vector<Node> ReadNodes(ConfigReader& root) {
   return nodes;
 }
 
+bool IsWildcard(const std::string& host) { return host == "0.0.0.0" || host == "[::]"; }
+
+// Whether only one of them can be listened on.
+bool SameAddress(const std::string& control, const std::string& data) {
+  const StatusOr<HostPort> one = ParseHostPort(control);
+  const StatusOr<HostPort> other = ParseHostPort(data);
+  if (!one.ok() || !other.ok() || one->port == 0 || one->port != other->port) return false;
+  return one->host == other->host || IsWildcard(one->host) || IsWildcard(other->host);
+}
+
 // ValidateNodes, which knows no port 0.
 Status CheckNodes(std::vector<Node> nodes) {
   for (Node& node : nodes) {
+    if (SameAddress(node.control_address, node.data_address)) {
+      return Error(
+          ErrorCode::kInvalidArgument,
+          "node '{}': control {} and data {} are one address; give them ports of their own",
+          node.name, node.control_address, node.data_address);
+    }
     for (std::string* address : {&node.control_address, &node.data_address}) {
       if (address->ends_with(":0")) address->back() = '1';
     }
@@ -104,6 +121,9 @@ std::string NamesOf(const std::vector<Node>& nodes) {
 
 void ReadSession(ConfigReader& root, DaemonConfig* config) {
   ConfigReader session = root.Table("session");
+  for (const uint64_t uid : session.GetU64List("shm_allowed_uids", kUidRange)) {
+    config->shm_allowed_uids.push_back(static_cast<uint32_t>(uid));
+  }
   config->heartbeat_ms =
       static_cast<uint32_t>(session.GetDurationMs("heartbeat_ms", kHeartbeatRange, 5000));
   config->lease_ms = static_cast<uint32_t>(session.GetDurationMs("lease_ms", kLeaseRange, 15000));
@@ -120,8 +140,9 @@ StatusOr<DaemonConfig> FromReader(ConfigReader root) {
   const std::string name = node.GetString("name");
   config.nodes = ReadNodes(root);
   config.memory_budget_bytes = root.Table("memory").GetBytes("budget", kBudgetRange);
-  config.optimizer_threads =
-      static_cast<uint32_t>(root.Table("optimizer").GetU64("threads", kThreadsRange, 0));
+  ConfigReader optimizer = root.Table("optimizer");
+  config.optimizer_threads = static_cast<uint32_t>(optimizer.GetU64("threads", kThreadsRange, 0));
+  config.optimizer_pin = optimizer.GetBool("pin", false);
   ReadSession(root, &config);
   ConfigReader log = root.Table("log");
   ParseLogLevel(log.GetChoice("level", kLevels, "info"), &config.log_level);
@@ -238,11 +259,13 @@ std::string_view LogLevelName(LogLevel level) { return kLevels[static_cast<size_
 
 std::string DumpConfig(const DaemonConfig& config) {
   std::string out = fmt::format(
-      "[node]\nname = {}\n\n[memory]\nbudget = {}  # {}\n\n[optimizer]\nthreads = {}\n\n"
-      "[session]\nheartbeat_ms = {}\nlease_ms = {}\n\n[log]\nlevel = \"{}\"\njournald = {}\n",
+      "[node]\nname = {}\n\n[memory]\nbudget = {}  # {}\n\n[optimizer]\nthreads = {}\npin = {}\n\n"
+      "[session]\nheartbeat_ms = {}\nlease_ms = {}\nshm_allowed_uids = [{}]\n\n[log]\nlevel = "
+      "\"{}\"\njournald = {}\n",
       Quoted(config.node().name), config.memory_budget_bytes,
-      HumanBytes(config.memory_budget_bytes), config.optimizer_threads, config.heartbeat_ms,
-      config.lease_ms, LogLevelName(config.log_level), config.journald);
+      HumanBytes(config.memory_budget_bytes), config.optimizer_threads, config.optimizer_pin,
+      config.heartbeat_ms, config.lease_ms, fmt::join(config.shm_allowed_uids, ", "),
+      LogLevelName(config.log_level), config.journald);
   for (const Node& node : config.nodes) {
     out += fmt::format("\n[[nodes]]\nname = {}\nweight = {}\ncontrol = {}\n", Quoted(node.name),
                        node.weight, Quoted(node.control_address));

@@ -22,8 +22,10 @@ struct DaemonConfig {
   uint32_t self = 0;        // index of this daemon in `nodes`
   uint64_t memory_budget_bytes = 0;
   uint32_t optimizer_threads = 0;  // 0: one per core
+  bool optimizer_pin = false;      // each of them to one CPU
   uint32_t heartbeat_ms = 5000;
   uint32_t lease_ms = 15000;
+  std::vector<uint32_t> shm_allowed_uids;  // besides root and the daemon's own user
   LogLevel log_level = LogLevel::kInfo;
   bool journald = false;
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <optional>
 #include <thread>
@@ -14,6 +15,7 @@
 #include "common/rpc/channel.h"
 #include "common/transport/connect.h"
 #include "server/optim/optimizer.h"
+#include "server/service/control_probe.h"
 #include "server/service/control_server.h"
 #include "server/service/job_registry.h"
 #include "server/service/peer_reporter.h"
@@ -29,7 +31,9 @@ namespace {
 
 constexpr uint64_t kTickMs = 50;
 constexpr uint32_t kTicksPerObservation = 20;
+constexpr uint32_t kTicksPerProbe = 100;
 constexpr uint64_t kGraceMs = 2000;
+constexpr uint64_t kRebuildGraceMs = 200;
 constexpr uint32_t kControlThreads = 2;
 constexpr uint32_t kReadThreads = 2;
 constexpr size_t kTasksMax = 1024;
@@ -52,7 +56,7 @@ class RunningDaemon final : public Daemon {
       : config_(config),
         admission_(config.node().name),
         budget_(config.memory_budget_bytes),
-        pool_(ThreadsOf(config)) {}
+        pool_(ThreadsOf(config), config.optimizer_pin) {}
   ~RunningDaemon() override { Stop("destroyed"); }
 
   Status Run() {
@@ -77,11 +81,13 @@ class RunningDaemon final : public Daemon {
   void Stop(const std::string& reason) override {
     if (std::exchange(stopped_, true)) return;
     const std::string& node = config_.node().name;
-    if (server_ != nullptr) LogInfo("node_stopping", "node={} reason={}", node, reason);
+    const bool ran = housekeeping_.joinable();
+    if (ran) LogInfo("node_stopping", "node={} reason={}", node, reason);
     const Status why = Error(ErrorCode::kUnavailable, "node {} is shutting down", node);
-    if (server_ != nullptr) server_->SetServing(false);
     admission_.Close(why);
-    if (registry_ != nullptr) registry_->Shutdown(why);
+    if (registry_ != nullptr) registry_->Shutdown(why);  // ends the calls a rebuild waits for
+    StopRebuilding();
+    if (server_ != nullptr) server_->SetServing(false);
     if (acceptor_ != nullptr) acceptor_->Shutdown();
     if (server_ != nullptr) server_->Shutdown(kGraceMs);
     if (control_queue_) control_queue_->Shutdown();
@@ -90,7 +96,7 @@ class RunningDaemon final : public Daemon {
     registry_.reset();
     sessions_.Sweep();
     acceptor_.reset();
-    if (server_ != nullptr) LogInfo("node_stopped", "node={}", node);
+    if (ran) LogInfo("node_stopped", "node={}", node);
   }
 
   const DaemonConfig& config() const override { return config_; }
@@ -101,8 +107,11 @@ class RunningDaemon final : public Daemon {
   Status ListenForData() {
     Node& node = config_.nodes[config_.self];
     if (node.weight == 0) return OkStatus();  // serves no shards
-    StatusOr<std::unique_ptr<transport::Acceptor>> acceptor = transport::MakeAcceptor(
-        {.tcp_address = node.data_address, .shm_path = node.shm_path}, &sessions_);
+    StatusOr<std::unique_ptr<transport::Acceptor>> acceptor =
+        transport::MakeAcceptor({.tcp_address = node.data_address,
+                                 .shm_path = node.shm_path,
+                                 .shm_allowed_uids = config_.shm_allowed_uids},
+                                &sessions_);
     if (!acceptor.ok()) return Annotate(acceptor.status(), "data plane");
     acceptor_ = *std::move(acceptor);
     data_port_ = acceptor_->tcp_port();
@@ -192,9 +201,43 @@ class RunningDaemon final : public Daemon {
     return OkStatus();
   }
 
+  // From here on the server is the main thread's alone.
+  void StopRebuilding() {
+    MutexLock lock(server_mutex_);
+    rebuilds_ = false;
+  }
+
+  // Calls in progress are cut off; their clients call again. On the control queue, because calls
+  // that wait for a commit end by their deadlines, which are housekeeping's.
+  void RebuildControl() {
+    MutexLock lock(server_mutex_);
+    if (!rebuilds_) return;
+    LogError("CONTROL_PORT_DEAD",
+             "node={} control={} why=\"nobody is accepted any more; the limit "
+             "of open files may be too low (LimitNOFILE)\" action=\"listening anew\"",
+             config_.node().name, config_.node().control_address);
+    if (server_ != nullptr) server_->Shutdown(kRebuildGraceMs);
+    server_.reset();
+    if (const Status status = ListenForControl(); !status.ok()) {
+      LogError("control_port_lost", "node={} why=\"{}\"", config_.node().name, ToString(status));
+      return;
+    }
+    server_->SetServing(true);
+  }
+
+  void PostRebuild() {
+    if (rebuilding_.exchange(true)) return;
+    const bool posted = control_queue_->Post([this] {
+      RebuildControl();
+      rebuilding_ = false;
+    });
+    if (!posted) rebuilding_ = false;
+  }
+
   // Leases, deadlines and late links; and every second a look at the whole.
   void Housekeep() {
     uint32_t ticks = 0;
+    ControlProbe probe(config_.node().control_address);
     while (true) {
       {
         MutexLock lock(mutex_);
@@ -205,6 +248,7 @@ class RunningDaemon final : public Daemon {
       registry_->Tick(clock_.Now());
       sessions_.Sweep();
       if (++ticks % kTicksPerObservation == 0) status_->Observe();
+      if (ticks % kTicksPerProbe == 0 && probe.IsDead()) PostRebuild();
     }
   }
 
@@ -232,6 +276,9 @@ class RunningDaemon final : public Daemon {
   std::unique_ptr<JobRegistry> registry_;
   std::unique_ptr<StatusCollector> status_;
   std::unique_ptr<ControlServer> server_;
+  Mutex server_mutex_;  // while server_ may be rebuilt
+  bool rebuilds_ LUWU_GUARDED_BY(server_mutex_) = true;
+  std::atomic<bool> rebuilding_{false};
   std::thread housekeeping_;
   bool stopped_ = false;
   Mutex mutex_;

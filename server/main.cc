@@ -1,7 +1,8 @@
 // luwud: flags, configuration, run until a signal.
 //
 // Exit status: 0 after a clean stop, 1 when the daemon cannot run (a port in use), 2 for a wrong
-// command line or configuration. Errors are one or more lines on stderr, each beginning "luwud: ".
+// command line or configuration, 3 when a second signal or a stop that hung cut it short. Errors
+// are one or more lines on stderr, each beginning "luwud: ".
 
 #include <unistd.h>
 
@@ -112,8 +113,10 @@ int Serve(const luwu::DaemonConfig& config, std::optional<int> ready_fd) {
                             "--ready-fd {}: the descriptor cannot be written to", *ready_fd),
                 kExitUsage);
   }
-  const int signal = luwu::WaitForTermination(kDrainSeconds);
+  const int signal = luwu::WaitForTermination();
+  const luwu::StopWatch watch(kDrainSeconds);
   (*daemon)->Stop(fmt::format("SIG{}", ::sigabbrev_np(signal)));
+  daemon->reset();
   return 0;
 }
 

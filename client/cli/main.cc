@@ -2,12 +2,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <grpc/support/log.h>
 
 #include "client/cli/cluster.h"
 #include "client/cli/options.h"
@@ -75,6 +79,26 @@ int Watch(const Options& options, Cluster* cluster, StopSignals* stop) {
   return kExitOk;
 }
 
+// What goes wrong here FinishOutput reports.
+void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+// A report that nobody got is a failure (a full disk, a closed file), whatever it says.
+int FinishOutput(int exit_code) {
+  errno = 0;
+  const bool flushed = std::fflush(stdout) == 0;
+  if (flushed && std::ferror(stdout) == 0) return exit_code;
+  const int error = errno;
+  fmt::print(stderr, "luwuctl: the output could not be written{}{}\n", error == 0 ? "" : ": ",
+             error == 0 ? "" : std::strerror(error));
+  return exit_code == kExitUsage ? kExitUsage : kExitFailure;
+}
+
+// gRPC writes what it thinks of addresses and connections to stderr; the answers say it, too.
+void SilenceGrpc() {
+  if (std::getenv("GRPC_VERBOSITY") != nullptr) return;  // asked for
+  gpr_set_log_function([](gpr_log_func_args*) {});
+}
+
 // Deleting is done when no node has the job any more and at least one had it.
 int Delete(const Options& options, Cluster* cluster) {
   const std::vector<DeleteReport> reports = cluster->DeleteJob(options.job, options.force);
@@ -88,8 +112,8 @@ int Delete(const Options& options, Cluster* cluster) {
     fmt::print(stderr, "luwuctl: {}: {}\n", Printable(report.address),
                Printable(Reason(report.status)));
   }
-  fmt::print("{}", options.json ? rpc::JsonText(DeleteJson(options.job, reports), 2) + "\n"
-                                : DeleteText(options.job, reports));
+  Print(options.json ? rpc::JsonText(DeleteJson(options.job, reports), 2) + "\n"
+                     : DeleteText(options.job, reports));
   return failed ? kExitFailure : kExitOk;
 }
 
@@ -102,7 +126,7 @@ int Run(int argc, char** argv) {
   if (options.command == Command::kDelete) return Delete(options, &cluster);
   if (options.watch_s) return Watch(options, &cluster, &stop);
   const Frame frame = MakeFrame(options, &cluster);
-  fmt::print("{}", frame.text);
+  Print(frame.text);
   if (frame.exit_code == kExitFailure) {
     std::fflush(stdout);
     fmt::print(stderr,
@@ -116,4 +140,7 @@ int Run(int argc, char** argv) {
 }  // namespace
 }  // namespace luwu::cli
 
-int main(int argc, char** argv) { return luwu::cli::Run(argc, argv); }
+int main(int argc, char** argv) {
+  luwu::cli::SilenceGrpc();
+  return luwu::cli::FinishOutput(luwu::cli::Run(argc, argv));
+}

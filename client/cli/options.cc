@@ -5,6 +5,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "common/rpc/address.h"
+
 namespace luwu::cli {
 namespace {
 
@@ -21,6 +23,12 @@ text; `status` adds "status" (message DaemonStatus), `jobs` adds "jobs" (JobStat
 every frame is one line.
 )";
 
+// What is wrong with one of the addresses; empty when nothing is.
+std::string CheckEndpoint(const std::string& address) {
+  const Status status = rpc::CheckAddress(address);
+  return status.ok() ? "" : MessageOf(status);
+}
+
 void AddOptions(CLI::App* app, Options* options) {
   app->add_option("-e,--endpoint", options->endpoints,
                   "Control address of a daemon; one is enough, the others are asked of it; may be "
@@ -29,6 +37,7 @@ void AddOptions(CLI::App* app, Options* options) {
       ->allow_extra_args(false)  // each -e takes one, so that a job's name may follow
       ->envname("LUWU_ENDPOINT")
       ->delimiter(',')
+      ->check(CLI::Validator(CheckEndpoint, ""))
       ->default_str(kDefaultEndpoint);
   app->add_option_function<std::string>(
          "-o,--output", [options](const std::string& format) { options->json = format == "json"; },

@@ -71,10 +71,32 @@ std::string ChecksTable(const std::vector<NodeStatus>& nodes) {
   return table.empty() ? "" : "\n" + table.Render();
 }
 
+// Of any magnitude; "-" for what there is none of.
+std::string ShortNumber(double value) { return fmt::format("{:.4g}", value); }
+std::string NormOf(const v1::JobStatus& job) {
+  return job.last_outcome().empty() ? kUnknownName : ShortNumber(job.grad_norm());
+}
+std::string ScaleOf(const v1::JobStatus& job) {
+  return job.loss_scale() == 1 ? kUnknownName : fmt::format("{:g}", job.loss_scale());
+}
+
+// "adamw", or "adamw bfloat16/split": what is not float32 is named.
+std::string OptimizerOf(const v1::JobStatus& job) {
+  const bool plain = job.state_precision() == "float32" && job.master_format() == "float32";
+  if (plain || job.optimizer().empty()) return OrDash(job.optimizer());
+  const bool split = job.master_format() == "split";
+  return fmt::format("{} {}{}", job.optimizer(), job.state_precision(), split ? "/split" : "");
+}
+
 // One job over all nodes that answered.
 struct JobTotals {
   std::set<std::string> states;
+  std::string optimizer;
+  std::string update_mode;
   std::string last_outcome;
+  std::string norm;
+  std::string scale;
+  uint64_t clipped = 0;
   uint64_t step_min = UINT64_MAX;
   uint64_t step_max = 0;
   uint64_t skipped = 0;
@@ -89,7 +111,12 @@ struct JobTotals {
 
   void Add(const v1::JobStatus& job) {
     states.insert(job.state());
+    optimizer = OptimizerOf(job);
+    update_mode = job.update_mode();
     last_outcome = job.last_outcome();
+    norm = NormOf(job);
+    scale = ScaleOf(job);
+    clipped = std::max(clipped, job.clipped_steps());
     step_min = std::min(step_min, job.current_step());
     step_max = std::max(step_max, job.current_step());
     skipped = std::max(skipped, job.skipped_steps());
@@ -127,12 +154,14 @@ std::string JobTotalsTable(const std::vector<NodeStatus>& nodes) {
   if (jobs.empty()) {
     return std::any_of(nodes.begin(), nodes.end(), answers) ? "\nNo jobs.\n" : "";
   }
-  Table table({"JOB", "STATE", ">STEP", "LAST", ">SKIPPED", ">WORKERS", ">PARAMS", ">STATE SIZE",
-               ">SERVED", ">INBOX", ">PUSHED"});
+  Table table({"JOB", "STATE", "OPTIMIZER", "UPDATES", ">STEP", "LAST", ">SKIPPED", ">CLIPPED",
+               ">NORM", ">SCALE", ">WORKERS", ">PARAMS", ">STATE SIZE", ">SERVED", ">INBOX",
+               ">PUSHED"});
   for (const auto& [name, job] : jobs) {
-    table.AddRow({name, fmt::format("{}", fmt::join(job.states, "/")), job.Steps(),
-                  OrDash(job.last_outcome), std::to_string(job.skipped), job.Workers(),
-                  ShortCount(job.elements), ShortBytes(job.state_bytes),
+    table.AddRow({name, fmt::format("{}", fmt::join(job.states, "/")), job.optimizer,
+                  OrDash(job.update_mode), job.Steps(), OrDash(job.last_outcome),
+                  std::to_string(job.skipped), std::to_string(job.clipped), job.norm, job.scale,
+                  job.Workers(), ShortCount(job.elements), ShortBytes(job.state_bytes),
                   ShortBytes(job.served_bytes), ShortBytes(job.inbox_bytes),
                   ShortBytes(job.pushed_bytes)});
   }
@@ -144,13 +173,28 @@ void AddJobRow(const NodeStatus& node, const v1::JobStatus& job, Table* table) {
   const double rate = job.update_seconds() > 0
                           ? static_cast<double>(job.updated_elements()) / job.update_seconds()
                           : 0;
-  table->AddRow({job.name(), NameOf(node), job.state(), std::to_string(job.current_step()),
-                 OrDash(job.last_outcome()), std::to_string(job.skipped_steps()),
-                 ShortCount(job.local_elements()), ShortBytes(job.state_bytes()),
-                 ShortBytes(job.served_bytes()), ShortBytes(job.inbox_bytes()),
-                 ShortBytes(job.overflow_bytes()), ShortCount(job.updates()),
-                 ShortCount(static_cast<uint64_t>(rate)) + "/s", ShortCount(job.duplicates()),
-                 ShortCount(job.rejected_slots()), std::to_string(job.parked_slots())});
+  table->AddRow({job.name(),
+                 NameOf(node),
+                 job.state(),
+                 OptimizerOf(job),
+                 OrDash(job.update_mode()),
+                 std::to_string(job.current_step()),
+                 OrDash(job.last_outcome()),
+                 std::to_string(job.skipped_steps()),
+                 std::to_string(job.clipped_steps()),
+                 NormOf(job),
+                 ScaleOf(job),
+                 ShortCount(job.local_elements()),
+                 ShortBytes(job.state_bytes()),
+                 ShortBytes(job.held_bytes()),
+                 ShortBytes(job.served_bytes()),
+                 ShortBytes(job.inbox_bytes()),
+                 ShortBytes(job.overflow_bytes()),
+                 ShortCount(job.updates()),
+                 ShortCount(static_cast<uint64_t>(rate)) + "/s",
+                 ShortCount(job.duplicates()),
+                 ShortCount(job.rejected_slots()),
+                 std::to_string(job.parked_slots())});
 }
 
 void AddWorkerRows(const NodeStatus& node, const v1::JobStatus& job, Table* table) {
@@ -191,9 +235,10 @@ std::string StatusTables(const std::vector<NodeStatus>& nodes) {
 }
 
 std::string JobTables(const std::vector<NodeStatus>& nodes) {
-  Table jobs({"JOB", "NODE", "STATE", ">STEP", "LAST", ">SKIPPED", ">PARAMS", ">STATE SIZE",
-              ">SERVED", ">INBOX", ">OVERFLOW", ">UPDATES", ">PARAMS/S", ">REPEATS", ">REJECTED",
-              ">PARKED"});
+  Table jobs({"JOB",         "NODE",     "STATE",     "OPTIMIZER", "UPDATES",   ">STEP",
+              "LAST",        ">SKIPPED", ">CLIPPED",  ">NORM",     ">SCALE",    ">PARAMS",
+              ">STATE SIZE", ">HELD",    ">SERVED",   ">INBOX",    ">OVERFLOW", ">SHARDS DONE",
+              ">PARAMS/S",   ">REPEATS", ">REJECTED", ">PARKED"});
   Table workers({"JOB", ">RANK", "NODE", "HOST", ">PID", ">RESTARTS", "LINK", ">LEASE", ">STEP",
                  ">FETCHED", ">PUSHED", ">SLOTS"});
   for (const NodeStatus& node : nodes) {

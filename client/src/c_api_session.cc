@@ -60,15 +60,18 @@ int32_t luwu_session_get_info(luwu_session session, luwu_session_info* info) {
     ASSIGN_OR_RETURN(const auto found, Library::Get().FindSession(session));
     RETURN_IF_ERROR(luwu::client::CheckStruct(info, "info"));
     const luwu::client::SessionInfo values = found->Info();
-    info->nodes = values.nodes;
-    info->current_step = values.current_step;
-    info->fetched_bytes = values.fetched_bytes;
-    info->pushed_bytes = values.pushed_bytes;
-    info->retries = values.retries;
-    info->created = values.created;
-    info->loaded = values.loaded;
-    info->shm_nodes = values.shm_nodes;
-    info->operations = values.operations;
+    luwu_session_info out = {};
+    out.nodes = values.nodes;
+    out.current_step = values.current_step;
+    out.fetched_bytes = values.fetched_bytes;
+    out.pushed_bytes = values.pushed_bytes;
+    out.retries = values.retries;
+    out.created = values.created;
+    out.loaded = values.loaded;
+    out.shm_nodes = values.shm_nodes;
+    out.operations = values.operations;
+    out.loss_scale = found->step().loss_scale();
+    luwu::client::CopyOut(out, info);
     return OkStatus();
   });
 }
@@ -110,8 +113,8 @@ int32_t luwu_read(luwu_session session, uint32_t layer, int32_t quantity, uint64
     RETURN_IF_ERROR(found->Health());
     RETURN_IF_ERROR(found->CheckLayer(layer));
     RETURN_IF_ERROR(luwu::client::CheckOut(values, "values"));
-    if (quantity < LUWU_MASTER || quantity > LUWU_MOMENT2) {
-      return Error(ErrorCode::kInvalidArgument, "quantity is {}; it must be 1 to 3", quantity);
+    if (quantity < LUWU_MASTER || quantity > LUWU_MOMENT3) {
+      return Error(ErrorCode::kInvalidArgument, "quantity is {}; it must be 1 to 4", quantity);
     }
     return found->tensors().Read({layer, offset}, static_cast<luwu::client::ReadQuantity>(quantity),
                                  {values, count}, DeadlineAfter(timeout_ms));
@@ -135,10 +138,14 @@ int32_t luwu_commit(luwu_session session, uint64_t step, luwu_commit_result* res
     ASSIGN_OR_RETURN(const luwu::client::CommitReply reply,
                      found->step().Commit(step, DeadlineAfter(timeout_ms)));
     constexpr int32_t kMemory = 1;
-    result->outcome = static_cast<int32_t>(reply.outcome);
-    result->durability = kMemory;
-    result->reserved = 0;
-    CopyText(reply.culprit, result->culprit, sizeof result->culprit);
+    luwu_commit_result out = {};
+    out.outcome = static_cast<int32_t>(reply.outcome);
+    out.durability = kMemory;
+    CopyText(reply.culprit, out.culprit, sizeof out.culprit);
+    out.grad_norm = reply.grad_norm;
+    out.clip_factor = reply.clip_factor;
+    out.loss_scale = reply.loss_scale;
+    luwu::client::CopyOut(out, result);
     return OkStatus();
   });
 }

@@ -105,34 +105,105 @@ StatusOr<LayerSpec> ToLayer(const luwu_layer_spec& in, uint32_t index) {
   return layer;
 }
 
-StatusOr<JobSpec> ToJob(const luwu_job_spec* in) {
-  RETURN_IF_ERROR(CheckStruct(in, "job"));
+// 0 leaves the default, which `out` has.
+template <typename Enum>
+Status ToEnumOr(int32_t value, int32_t first, int32_t last, const char* what, Enum* out) {
+  if (value == 0) return OkStatus();
+  ASSIGN_OR_RETURN(*out, ToEnum<Enum>(value, first, last, what));
+  return OkStatus();
+}
+
+Status ToOptimizer(const luwu_job_spec& in, OptimizerSpec* out) {
+  ASSIGN_OR_RETURN(out->kind,
+                   ToEnum<OptimizerKind>(in.optimizer, LUWU_ADAMW, LUWU_ADAGRAD, "job.optimizer"));
+  ASSIGN_OR_RETURN(out->sgd_momentum, ToBool(in.sgd_momentum, "job.sgd_momentum"));
+  ASSIGN_OR_RETURN(out->amsgrad, ToBool(in.amsgrad, "job.amsgrad"));
+  RETURN_IF_ERROR(ToEnumOr(in.state_precision, LUWU_STATE_FLOAT32, LUWU_STATE_BLOCKWISE8,
+                           "job.state_precision", &out->state_precision));
+  RETURN_IF_ERROR(ToEnumOr(in.master_format, LUWU_MASTER_FLOAT32, LUWU_MASTER_SPLIT,
+                           "job.master_format", &out->master_format));
+  out->rounding_seed = in.rounding_seed;
+  out->initial_accumulator = in.initial_accumulator;
+  return OkStatus();
+}
+
+void ToLossScaling(const luwu_job_spec& in, LossScaling* out) {
+  out->initial_scale = in.loss_scale_initial;
+  if (in.loss_scale_growth_factor != 0) out->growth_factor = in.loss_scale_growth_factor;
+  if (in.loss_scale_backoff_factor != 0) out->backoff_factor = in.loss_scale_backoff_factor;
+  const uint32_t interval = in.loss_scale_growth_interval;
+  if (interval != 0) out->growth_interval = interval == UINT32_MAX ? 0 : interval;
+}
+
+Status ToUpdateMode(const luwu_job_spec& in, JobSpec* out) {
+  RETURN_IF_ERROR(
+      ToEnumOr(in.held_dtype, LUWU_FLOAT32, LUWU_FLOAT64, "job.held_dtype", &out->held_dtype));
+  RETURN_IF_ERROR(
+      ToEnumOr(in.clip_scope, LUWU_CLIP_NONE, LUWU_CLIP_LAYER, "job.clip_scope", &out->clip_scope));
+  ToLossScaling(in, &out->loss_scaling);
+  const bool decides_late =
+      out->clip_scope != ClipScope::kNone || out->loss_scaling.initial_scale != 0;
+  out->update_mode = decides_late ? UpdateMode::kDeferred : UpdateMode::kImmediate;
+  return ToEnumOr(in.update_mode, LUWU_UPDATE_IMMEDIATE, LUWU_UPDATE_SPECULATIVE, "job.update_mode",
+                  &out->update_mode);
+}
+
+Status ToTypesAndPolicies(const luwu_job_spec& in, JobSpec* out) {
+  ASSIGN_OR_RETURN(out->served_dtype,
+                   ToEnum<DType>(in.served_dtype, LUWU_FLOAT32, LUWU_FLOAT64, "job.served_dtype"));
+  ASSIGN_OR_RETURN(out->gradient_dtype, ToEnum<DType>(in.gradient_dtype, LUWU_FLOAT32, LUWU_FLOAT64,
+                                                      "job.gradient_dtype"));
+  ASSIGN_OR_RETURN(out->reduction,
+                   ToEnum<Reduction>(in.reduction, LUWU_SUM, LUWU_MEAN, "job.reduction"));
+  ASSIGN_OR_RETURN(out->on_non_finite,
+                   ToEnum<NonFinitePolicy>(in.on_non_finite, LUWU_NON_FINITE_SKIP,
+                                           LUWU_NON_FINITE_FAIL, "job.on_non_finite"));
+  ASSIGN_OR_RETURN(out->keep_undo_state, ToBool(in.keep_undo_state, "job.keep_undo_state"));
+  return OkStatus();
+}
+
+StatusOr<JobSpec> ToJob(const luwu_job_spec* given) {
+  RETURN_IF_ERROR(CheckStruct(given, "job"));
+  const luwu_job_spec in = Widened(*given);
   JobSpec job;
-  ASSIGN_OR_RETURN(job.name, ToName(in->name, "job"));
-  job.world_size = in->world_size;
-  job.groups = in->groups;
-  RETURN_IF_ERROR(CheckArray(in->layers, in->layer_count, kLayersMax, "job.layers"));
-  for (uint32_t i = 0; i < in->layer_count; ++i) {
-    ASSIGN_OR_RETURN(LayerSpec layer, ToLayer(in->layers[i], i));
+  ASSIGN_OR_RETURN(job.accumulates, ToBool(in.accumulates, "job.accumulates"));
+  ASSIGN_OR_RETURN(job.name, ToName(in.name, "job"));
+  job.world_size = in.world_size;
+  job.groups = in.groups;
+  RETURN_IF_ERROR(CheckArray(in.layers, in.layer_count, kLayersMax, "job.layers"));
+  for (uint32_t i = 0; i < in.layer_count; ++i) {
+    ASSIGN_OR_RETURN(LayerSpec layer, ToLayer(in.layers[i], i));
     job.layers.push_back(std::move(layer));
   }
-  ASSIGN_OR_RETURN(job.optimizer.kind,
-                   ToEnum<OptimizerKind>(in->optimizer, LUWU_ADAMW, LUWU_SGD, "job.optimizer"));
-  ASSIGN_OR_RETURN(job.optimizer.sgd_momentum, ToBool(in->sgd_momentum, "job.sgd_momentum"));
-  ASSIGN_OR_RETURN(job.served_dtype,
-                   ToEnum<DType>(in->served_dtype, LUWU_FLOAT32, LUWU_FLOAT64, "job.served_dtype"));
-  ASSIGN_OR_RETURN(job.gradient_dtype, ToEnum<DType>(in->gradient_dtype, LUWU_FLOAT32, LUWU_FLOAT64,
-                                                     "job.gradient_dtype"));
-  ASSIGN_OR_RETURN(job.reduction,
-                   ToEnum<Reduction>(in->reduction, LUWU_SUM, LUWU_MEAN, "job.reduction"));
-  ASSIGN_OR_RETURN(job.on_non_finite,
-                   ToEnum<NonFinitePolicy>(in->on_non_finite, LUWU_NON_FINITE_SKIP,
-                                           LUWU_NON_FINITE_FAIL, "job.on_non_finite"));
-  ASSIGN_OR_RETURN(job.keep_undo_state, ToBool(in->keep_undo_state, "job.keep_undo_state"));
-  if (in->slots_per_worker != 0) job.slots_per_worker = in->slots_per_worker;
-  if (in->shard_elements != 0) job.shard_elements = in->shard_elements;
-  if (in->overflow_bytes != UINT64_MAX) job.overflow_bytes = in->overflow_bytes;
+  RETURN_IF_ERROR(ToOptimizer(in, &job.optimizer));
+  RETURN_IF_ERROR(ToTypesAndPolicies(in, &job));
+  RETURN_IF_ERROR(ToUpdateMode(in, &job));
+  if (in.slots_per_worker != 0) job.slots_per_worker = in.slots_per_worker;
+  if (in.shard_elements != 0) job.shard_elements = in.shard_elements;
+  if (in.overflow_bytes != UINT64_MAX) job.overflow_bytes = in.overflow_bytes;
   return job;
+}
+
+StatusOr<HyperParameters> ToHyper(const luwu_hyper& given, const std::string& what) {
+  const luwu_hyper in = Widened(given);
+  HyperParameters out{.lr = in.lr,
+                      .weight_decay = in.weight_decay,
+                      .beta1 = in.beta1,
+                      .beta2 = in.beta2,
+                      .eps = in.eps,
+                      .momentum = in.momentum,
+                      .dampening = in.dampening,
+                      .lr_decay = in.lr_decay,
+                      .max_norm = in.max_norm};
+  ASSIGN_OR_RETURN(out.nesterov, ToBool(in.nesterov, what + ".nesterov"));
+  return out;
+}
+
+// Entry `index` of an array whose entries have the size that its caller compiled.
+const luwu_hyper& EntryOf(const luwu_hyper* array, uint32_t index) {
+  const auto* bytes = static_cast<const std::byte*>(static_cast<const void*>(array));
+  return *static_cast<const luwu_hyper*>(
+      static_cast<const void*>(bytes + uint64_t{index} * array->struct_size));
 }
 
 StatusOr<std::vector<std::string>> ToEndpoints(const char* text) {
@@ -187,22 +258,29 @@ StatusOr<OpenOptions> ToOpenOptions(const luwu_open_options* in) {
   return options;
 }
 
+StatusOr<DeleteOptions> ToDeleteOptions(const char* endpoints, const char* job, uint32_t force,
+                                        uint32_t timeout_ms) {
+  DeleteOptions options;
+  ASSIGN_OR_RETURN(options.endpoints, ToEndpoints(endpoints));
+  ASSIGN_OR_RETURN(options.job, ToName(job, "job"));
+  ASSIGN_OR_RETURN(options.force, ToBool(force, "force"));
+  options.timeout_ms = timeout_ms == 0 ? kTimeoutMsDefault : timeout_ms;
+  return options;
+}
+
 StatusOr<std::vector<HyperParameters>> ToGroups(const luwu_hyper* groups, uint32_t count) {
   RETURN_IF_ERROR(CheckArray(groups, count, kGroupsMax, "groups"));
   std::vector<HyperParameters> values;
   for (uint32_t i = 0; i < count; ++i) {
-    const luwu_hyper& in = groups[i];
+    const luwu_hyper& in = EntryOf(groups, i);
     const std::string what = fmt::format("groups[{}]", i);
     RETURN_IF_ERROR(CheckStruct(&in, what.c_str()));
-    HyperParameters out{.lr = in.lr,
-                        .weight_decay = in.weight_decay,
-                        .beta1 = in.beta1,
-                        .beta2 = in.beta2,
-                        .eps = in.eps,
-                        .momentum = in.momentum,
-                        .dampening = in.dampening};
-    ASSIGN_OR_RETURN(out.nesterov, ToBool(in.nesterov, what + ".nesterov"));
-    values.push_back(out);
+    if (in.struct_size != groups->struct_size) {
+      return Error(ErrorCode::kBadStruct, "{}.struct_size is {}; the entry before it says {}", what,
+                   in.struct_size, groups->struct_size);
+    }
+    ASSIGN_OR_RETURN(const HyperParameters one, ToHyper(in, what));
+    values.push_back(one);
   }
   return values;
 }

@@ -32,10 +32,10 @@ Status Fabric::CheckAllNodes(const MonitorLock& lock) {
   return health_;
 }
 
-std::optional<Status> Fabric::FirstUnreachable(const MonitorLock& lock) {
+std::optional<Status> Fabric::FirstDown(const MonitorLock& lock) {
   for (const uint32_t node : active_) {
     if (nodes_[node]->is_down(lock)) {
-      return nodes_[node]->Unreachable(lock, std::chrono::steady_clock::now());
+      return nodes_[node]->StillDown(lock, std::chrono::steady_clock::now());
     }
   }
   return std::nullopt;

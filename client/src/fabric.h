@@ -58,9 +58,9 @@ class Fabric {
   // For whoever is about to wait: a step ends on all nodes or on none, so that no version and no
   // credit comes any more once one node is lost.
   Status CheckAllNodes(const MonitorLock& lock);
-  // kNodeLost for the first node that is out of reach now, however short; nothing when all are up.
-  // What a deadline is blamed on.
-  std::optional<Status> FirstUnreachable(const MonitorLock& lock);
+  // What a deadline is blamed on: kDeadline naming the first node that is out of reach now; nothing
+  // when all are up. Whether it is lost CheckAllNodes says.
+  std::optional<Status> FirstDown(const MonitorLock& lock);
 
   // Waits for a change, at most until `deadline` or until a node that is down turns lost.
   void WaitForChange(const MonitorLock& lock, Waiter& waiter, TimePoint deadline);

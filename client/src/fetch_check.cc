@@ -20,7 +20,7 @@ StatusOr<bool> FetchEngine::IsReadable(const MonitorLock&, const FetchCall& call
 
 Status FetchEngine::DeadlineError(const MonitorLock& lock, const Job& job) {
   NodeLink& node = fabric_->node(job.blocked_node);
-  if (const auto unreachable = fabric_->FirstUnreachable(lock)) return *unreachable;
+  if (const auto down = fabric_->FirstDown(lock)) return *down;
   if (job.late != nullptr) {
     const uint64_t published = node.board().published(job.late->local_index);
     const std::string newest = published == 0 ? "no version is loaded yet"
@@ -33,11 +33,12 @@ Status FetchEngine::DeadlineError(const MonitorLock& lock, const Job& job) {
                fabric_->plan().spec().layers[job.call.layer].name, job.call.version, node.Name());
 }
 
-bool FetchEngine::WantsCrc(const MonitorLock& lock, const FetchCall& call, const ShardPlan& shard) {
+bool FetchEngine::WantsCrc(const MonitorLock& lock, const FetchCall& call, const ShardPlan& shard,
+                           bool whole) {
   if (!fabric_->progress(lock).IsProtected(call.layer, call.version)) return true;
   switch (fabric_->options().verify) {
     case VerifyPayload::kOverTcp:
-      return !fabric_->node(shard.node).is_shm();
+      return whole && !fabric_->node(shard.node).is_shm();
     case VerifyPayload::kAlways:
       return true;
     case VerifyPayload::kNever:

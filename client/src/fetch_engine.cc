@@ -165,8 +165,7 @@ bool FetchEngine::TakeShard(const MonitorLock& lock, Job& job, Action* action, S
     ++job.next_shard;
     return true;
   }
-  const bool verify = WantsCrc(lock, job.call, shard);
-  ReadUnit::Plan plan = PlanRead(job, shard, verify);
+  ReadUnit::Plan plan = PlanRead(lock, job, shard);
   for (const auto& unit : job.context->units) {
     if (unit->state(lock) != ReadUnit::State::kFree) continue;
     if (plan.staged && unit->staging.empty()) continue;
@@ -182,14 +181,15 @@ bool FetchEngine::TakeShard(const MonitorLock& lock, Job& job, Action* action, S
 
 // Whole shards when the CRC is wanted, else what the segments need; straight into the caller's
 // memory when that is one piece of the served dtype.
-ReadUnit::Plan FetchEngine::PlanRead(const Job& job, const ShardPlan& shard, bool verify) const {
+ReadUnit::Plan FetchEngine::PlanRead(const MonitorLock& lock, const Job& job,
+                                     const ShardPlan& shard) {
   const std::span<const Segment> inside = Intersecting(job.context->segments, shard.range);
   const ShardRange hull = Hull(job.context->segments, shard.range);
   ReadUnit::Plan plan;
   plan.shard = &shard;
   plan.version = StoredVersion(job.call);
-  plan.verify = verify;
-  plan.range = verify ? shard.range : hull;
+  plan.verify = WantsCrc(lock, job.call, shard, hull.elements == shard.range.elements);
+  plan.range = plan.verify ? shard.range : hull;
   plan.staged = inside.size() != 1 || inside.front().dtype != served() ||
                 hull.elements != plan.range.elements;
   if (!plan.staged) {
@@ -228,7 +228,8 @@ Status FetchEngine::CopyMapped(const Job& job, const ShardPlan& shard, const Lin
   bool verify = false;
   {
     MonitorLock lock(fabric_->monitor());
-    verify = WantsCrc(lock, job.call, shard);
+    constexpr bool kAllMapped = true;
+    verify = WantsCrc(lock, job.call, shard, kAllMapped);
   }
   RETURN_IF_ERROR(CheckCopy(job.call, shard, MappedHeader(job.call, shard, link),
                             verify ? payload : ConstByteSpan()));
@@ -252,7 +253,8 @@ Status FetchEngine::AcceptUnit(const Job& job, ReadUnit& unit) {
   fabric_->counters().fetched_bytes.fetch_add(plan.target.size(), std::memory_order_relaxed);
   MonitorLock lock(fabric_->monitor());
   unit.Release(lock);
-  if (plan.verify || !WantsCrc(lock, job.call, *plan.shard)) return OkStatus();
+  const bool whole = plan.range.elements == plan.shard->range.elements;
+  if (plan.verify || !WantsCrc(lock, job.call, *plan.shard, whole)) return OkStatus();
   return Error(ErrorCode::kStaleVersion,
                "{}: this worker closed the layer while it was being fetched",
                Describe(job.call, *plan.shard));

@@ -3,8 +3,9 @@
 // Fetch waits until each shard of the version is on its board, then copies it: from mapped weights
 // straight into the segments, or with one-sided reads, many shards in flight, into the segments or
 // through staging when the dtype differs or the shard's pieces are scattered. Every shard's header
-// is checked after its payload; the payload's CRC too when the options say so, or when nothing else
-// proves that the bytes were not being replaced (see StepProgress::IsProtected).
+// is checked after its payload; the payload's CRC too when the options say so, or when the worker
+// has closed the layer (see StepProgress::IsProtected). By default a part of a shard is read
+// without the rest of it and without its CRC: the header alone proves the version.
 //
 // Runs on the caller's thread or the fetch lane, several at once. No wait is longer than the
 // deadline, the life of the session, or the patience with a node that is down. When it returns,
@@ -84,7 +85,7 @@ class FetchEngine {
   bool TakeUnit(const MonitorLock& lock, Job& job, Action* action, Status* error,
                 TimePoint* wake_at);
   bool TakeShard(const MonitorLock& lock, Job& job, Action* action, Status* error);
-  ReadUnit::Plan PlanRead(const Job& job, const ShardPlan& shard, bool verify) const;
+  ReadUnit::Plan PlanRead(const MonitorLock& lock, const Job& job, const ShardPlan& shard);
   Status Perform(Job& job, const Action& action);
   Status CopyMapped(const Job& job, const ShardPlan& shard, const Link& link);
   Status AcceptUnit(const Job& job, ReadUnit& unit);
@@ -100,7 +101,8 @@ class FetchEngine {
   // True when `shard` of the version can be read now; an error when it never will be.
   StatusOr<bool> IsReadable(const MonitorLock& lock, const FetchCall& call, const ShardPlan& shard);
   Status DeadlineError(const MonitorLock& lock, const Job& job);
-  bool WantsCrc(const MonitorLock& lock, const FetchCall& call, const ShardPlan& shard);
+  // `whole`: all of the shard is wanted, so that its CRC costs no byte more.
+  bool WantsCrc(const MonitorLock& lock, const FetchCall& call, const ShardPlan& shard, bool whole);
   ConstByteSpan MappedPayload(const FetchCall& call, const ShardPlan& shard,
                               const Link& link) const;
   ShardHeader MappedHeader(const FetchCall& call, const ShardPlan& shard, const Link& link) const;

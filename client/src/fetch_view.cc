@@ -89,7 +89,7 @@ Status FetchEngine::AwaitLoaded(TimePoint deadline) {
       }
       RETURN_IF_ERROR(fabric_->CheckAllNodes(lock));
       if (std::chrono::steady_clock::now() >= deadline) {
-        if (const auto unreachable = fabric_->FirstUnreachable(lock)) return *unreachable;
+        if (const auto down = fabric_->FirstDown(lock)) return *down;
         return Error(ErrorCode::kDeadline,
                      "{} has no initial weights yet: no worker has finished loading",
                      fabric_->node(index).Name());

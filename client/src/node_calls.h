@@ -15,8 +15,9 @@
 
 namespace luwu::client {
 
-// Turns what a node answered into what the caller hears: kNodeLost when the node is out of reach
-// for good or at the deadline, nothing when it is to be asked again.
+// Turns what a node answered into what the caller hears: kNodeLost when the node has been out of
+// reach for longer than the session's patience, kDeadline when the call's time is over before that,
+// nothing when it is to be asked again.
 class NodeTrouble {
  public:
   std::optional<Status> Judge(const MonitorLock& lock, Fabric& fabric, uint32_t node,
@@ -25,6 +26,7 @@ class NodeTrouble {
 
  private:
   std::optional<TimePoint> since_;
+  Status why_;  // of the failure that was seen last
   TimePoint retry_at_;
 };
 

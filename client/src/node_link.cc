@@ -89,7 +89,7 @@ Status NodeLink::Verdict(const MonitorLock& lock, TimePoint now) {
   if (!lost_.ok()) return lost_;
   if (board_.has_fault()) return Annotate(board_.fault(), Name());
   const std::optional<TimePoint> end = lost_at(lock);
-  if (end && now >= *end) lost_ = Unreachable(lock, now);
+  if (end && now >= *end) lost_ = Lost(lock, now);
   return lost_;
 }
 
@@ -98,7 +98,15 @@ std::optional<TimePoint> NodeLink::lost_at(const MonitorLock&) const {
   return down_since_ + Milliseconds(options_.patience_ms);
 }
 
-Status NodeLink::Unreachable(const MonitorLock&, TimePoint now) const {
+Status NodeLink::StillDown(const MonitorLock&, TimePoint now) const {
+  const auto down_ms = std::chrono::duration_cast<Milliseconds>(now - down_since_).count();
+  return Error(ErrorCode::kDeadline,
+               "{}: no data link for {} ms ({}); repeat the call: the node counts as lost only "
+               "after {} ms",
+               Name(), down_ms, MessageOf(down_why_), options_.patience_ms);
+}
+
+Status NodeLink::Lost(const MonitorLock&, TimePoint now) const {
   const auto down_ms = std::chrono::duration_cast<Milliseconds>(now - down_since_).count();
   return Error(ErrorCode::kNodeLost,
                "{} is lost: no data link for {} ms ({}); check the daemon, then open a new session",

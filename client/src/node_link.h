@@ -96,8 +96,9 @@ class NodeLink {
   // When Verdict will turn to kNodeLost by itself; nothing while up.
   std::optional<TimePoint> lost_at(const MonitorLock&) const;
   bool is_down(const MonitorLock&) const { return link_ == nullptr; }
-  // kNodeLost with the reason the link went down. Only while down.
-  Status Unreachable(const MonitorLock&, TimePoint now) const;
+  // kDeadline with the reason the link went down: what a call hears whose time is over while the
+  // node may still come back. Only while down.
+  Status StillDown(const MonitorLock&, TimePoint now) const;
 
   // Ends `link`: all its outstanding requests complete with kCancelled before this returns. Down if
   // it was the present link. Not with the monitor held.
@@ -107,6 +108,7 @@ class NodeLink {
 
   // Keeps mapped memory of the present link for a view of `version`, also across relinks.
   void PinView(const MonitorLock&, uint64_t version);
+  bool has_retired(const MonitorLock&) const { return !retired_.empty(); }
   // Lets go of replaced links whose views have ended. Returns them, to be destroyed unlocked.
   std::vector<std::shared_ptr<Link>> DropDeadViews(const MonitorLock&, uint64_t current_step);
 
@@ -114,6 +116,7 @@ class NodeLink {
   friend class Link;
   void OnBoard();
   void OnLinkFailed(Link* link, const Status& why);
+  Status Lost(const MonitorLock&, TimePoint now) const;
   std::shared_ptr<Link> GoDown(const MonitorLock&, const Status& why);
 
   const NodeLinkOptions options_;

@@ -225,18 +225,30 @@ void PushEngine::Perform(Job& job, const Action& action) {
 }
 
 Status PushEngine::DeadlineError(const MonitorLock& lock, const Job& job) {
-  NodeLink& node = fabric_->node(job.blocked_node);
-  if (const auto unreachable = fabric_->FirstUnreachable(lock)) return *unreachable;
-  const std::string& layer = fabric_->plan().spec().layers[job.call.layer].name;
+  if (const auto down = fabric_->FirstDown(lock)) return *down;
   if (job.cursors != nullptr) {
-    return Error(ErrorCode::kDeadline,
-                 "push of layer '{}': no free slot at {}: workers that have not pushed this layer "
-                 "hold it back (or step {} is not begun by all); repeat the call",
-                 layer, node.Name(), job.step);
+    for (const LayerPlan::NodeShards& here : job.plan->by_node) {
+      const uint32_t cursor = (*job.cursors)[here.node];
+      if (here.node != job.blocked_node || cursor >= here.shards.size()) continue;
+      return NoSlotError(lock, job.call.layer, job.plan->shards[here.shards[cursor]]);
+    }
   }
   return Error(ErrorCode::kDeadline,
-               "push of layer '{}': {} of its slots are not confirmed yet; repeat the call", layer,
-               job.batch->outstanding_total);
+               "push of layer '{}': {} of its slots are not confirmed yet; repeat the call",
+               fabric_->plan().spec().layers[job.call.layer].name, job.batch->outstanding_total);
+}
+
+// Whom the daemon waits for only the daemon knows.
+Status PushEngine::NoSlotError(const MonitorLock& lock, uint32_t layer, const ShardPlan& shard) {
+  if (const auto down = fabric_->FirstDown(lock)) return *down;
+  NodeLink& node = fabric_->node(shard.node);
+  return Error(
+      ErrorCode::kDeadline,
+      "push of layer '{}', shard {}: no free slot at {}: all {} slots of this worker there "
+      "hold gradients that the daemon has not added up yet; `luwuctl status` shows what "
+      "the job waits for; repeat the call",
+      fabric_->plan().spec().layers[layer].name, shard.shard, node.Name(),
+      node.ledger(lock).slots());
 }
 
 void PushEngine::Drain(SlotBatch& batch) {

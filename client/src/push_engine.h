@@ -102,6 +102,7 @@ class PushEngine {
                   TimePoint* wake_at);
   bool TakeNew(const MonitorLock& lock, Job& job, Action* action, Status* error);
   Status DeadlineError(const MonitorLock& lock, const Job& job);
+  Status NoSlotError(const MonitorLock& lock, uint32_t layer, const ShardPlan& shard);
   void Perform(Job& job, const Action& action);
   // After an error: nothing of the batch is in flight when it returns.
   void Drain(SlotBatch& batch);

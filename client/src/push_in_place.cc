@@ -49,11 +49,7 @@ Status PushEngine::ReserveRun(SlotRun& run, const Job& job, uint32_t first_shard
     if (!run.pieces.empty()) return OkStatus();
     RETURN_IF_ERROR(fabric_->CheckAllNodes(lock));
     if (std::chrono::steady_clock::now() >= job.call.deadline) {
-      Job blocked = job;
-      std::vector<uint32_t> nothing;
-      blocked.cursors = &nothing;
-      blocked.blocked_node = shards[first_shard].node;
-      return DeadlineError(lock, blocked);
+      return NoSlotError(lock, job.call.layer, shards[first_shard]);
     }
     fabric_->WaitForChange(lock, run.batch.waiter, job.call.deadline);
   }

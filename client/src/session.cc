@@ -16,14 +16,20 @@ Session::Session(SessionParts parts)
       fabric_(std::move(parts.fabric)),
       fetch_(fabric_.get()),
       push_(fabric_.get()),
-      keeper_(fabric_.get(), &push_, parts.peers),
+      keeper_(fabric_.get(), &push_, parts.heartbeats.get()),
       rpcs_(std::move(parts.rpcs)),
+      heartbeats_(std::move(parts.heartbeats)),
       step_(fabric_.get(), &rpcs_),
       tensors_(fabric_.get(), &rpcs_),
       created_(parts.created),
       loaded_(parts.loaded),
       fetch_lane_("luwu-fetch"),
-      push_lane_("luwu-push") {}
+      push_lane_("luwu-push") {
+  heartbeats_->Watch([fabric = fabric_.get()](const Status& why) {
+    MonitorLock lock(fabric->monitor());
+    fabric->Fail(lock, why);
+  });
+}
 
 Session::~Session() {
   constexpr bool kFarewell = false;
@@ -171,6 +177,7 @@ void Session::Close(bool farewell) {
   fetch_lane_.Stop();
   push_lane_.Stop();
   keeper_.Stop();
+  heartbeats_->Stop();
   if (farewell) {
     FanOut<Nothing>(reachable.size(), [&](size_t i, NodeRpc::Done<Nothing> done) {
       rpcs_[reachable[i]]->CloseSession(DeadlineAfter(kFarewellMs), std::move(done));

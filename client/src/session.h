@@ -1,7 +1,7 @@
 // One worker's membership in one job on all nodes: owns the control connections, the data plane,
-// the engines and their threads ("luwu-fetch", "luwu-push", "luwu-keep", and the transport's own),
-// and puts them down in order. What a luwu_session handle names; the C ABI calls it from any
-// thread.
+// the engines and their threads ("luwu-fetch", "luwu-push", "luwu-keep", "luwu-beat", and the
+// transport's own), and puts them down in order. What a luwu_session handle names; the C ABI calls
+// it from any thread.
 #pragma once
 
 #include <atomic>
@@ -13,6 +13,7 @@
 
 #include "client/src/fabric.h"
 #include "client/src/fetch_engine.h"
+#include "client/src/heartbeats.h"
 #include "client/src/keeper.h"
 #include "client/src/lane.h"
 #include "client/src/operation.h"
@@ -29,7 +30,7 @@ struct SessionParts {
   std::shared_ptr<transport::Dialler> dialler;
   std::unique_ptr<Fabric> fabric;
   std::vector<std::unique_ptr<NodeRpc>> rpcs;  // of all nodes in the list
-  std::vector<Keeper::Peer> peers;
+  std::unique_ptr<Heartbeats> heartbeats;      // of the nodes that take part, running
   bool created = false;
   bool loaded = false;
 };
@@ -125,6 +126,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   PushEngine push_;
   Keeper keeper_;
   std::vector<std::unique_ptr<NodeRpc>> rpcs_;  // their callbacks use all of the above
+  const std::unique_ptr<Heartbeats> heartbeats_;
   StepDriver step_;
   TensorIo tensors_;
   const bool created_;

@@ -4,27 +4,16 @@
 
 #include <algorithm>
 #include <fstream>
-#include <thread>
 #include <utility>
 
+#include "client/src/node_finder.h"
 #include "common/base/log.h"
 #include "common/wire/board.h"
 
 namespace luwu::client {
 namespace {
 
-constexpr uint64_t kRetryMs = 100;
 constexpr uint64_t kUndoMs = 2000;
-
-// Lets time pass while peers come up or agree.
-void Pause(uint64_t milliseconds, TimePoint deadline) {
-  Mutex mutex;
-  CondVar never;
-  MutexLock lock(mutex);
-  const TimePoint until = std::min(DeadlineAfter(milliseconds), deadline);
-  while (never.WaitUntil(mutex, until)) {
-  }
-}
 
 std::string BootId() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -39,47 +28,7 @@ std::string HostName() {
   return name;
 }
 
-std::string NameOf(const Node& node) {
-  return fmt::format("node {} ({})", node.name, node.control_address);
-}
-
 }  // namespace
-
-// Mapping a big region takes longer than a lease; this renews the leases until the keeper does.
-class SessionOpener::LeaseRenewal {
- public:
-  explicit LeaseRenewal(SessionOpener* opener) : opener_(opener), thread_([this] { Run(); }) {}
-  ~LeaseRenewal() {
-    {
-      MutexLock lock(mutex_);
-      stopping_ = true;
-      changed_.NotifyAll();
-    }
-    thread_.join();
-  }
-
- private:
-  void Run() {
-    uint64_t interval_ms = kUndoMs;
-    for (const uint32_t node : opener_->active_) {
-      interval_ms = std::min<uint64_t>(interval_ms, opener_->opened_[node].heartbeat_ms);
-    }
-    MutexLock lock(mutex_);
-    while (!stopping_) {
-      if (changed_.WaitUntil(mutex_, DeadlineAfter(std::max<uint64_t>(interval_ms, 1)))) continue;
-      FanOut<uint64_t>(opener_->active_.size(), [&](size_t i, NodeRpc::Done<uint64_t> done) {
-        opener_->parts_.rpcs[opener_->active_[i]]->Heartbeat(DeadlineAfter(interval_ms),
-                                                             std::move(done));
-      });
-    }
-  }
-
-  SessionOpener* const opener_;
-  Mutex mutex_;
-  CondVar changed_;
-  bool stopping_ LUWU_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
-};
 
 SessionOpener::SessionOpener(OpenOptions options)
     : options_(std::move(options)), deadline_(DeadlineAfter(options_.timeout_ms)) {}
@@ -107,10 +56,6 @@ Status SessionOpener::Validate() const {
     return Error(ErrorCode::kInvalidArgument, "rank {} does not exist in job '{}' of {} workers",
                  options_.rank, options_.job.name, options_.job.world_size);
   }
-  if (options_.endpoints.empty()) {
-    return Error(ErrorCode::kInvalidArgument,
-                 "no endpoints: name at least one daemon as \"host:port\"");
-  }
   if (options_.tcp_connections > transport::kConnectionsMax) {
     return Error(ErrorCode::kInvalidArgument, "{} tcp connections per daemon: at most {}",
                  options_.tcp_connections, transport::kConnectionsMax);
@@ -132,6 +77,7 @@ template <typename T, typename Start>
 StatusOr<std::vector<T>> SessionOpener::Call(const std::vector<uint32_t>& nodes,
                                              const Start& start) {
   std::vector<std::optional<T>> results(nodes.size());
+  std::vector<Status> failures(nodes.size());  // why the connection failed last
   const TimePoint patience_end = std::min(deadline_, DeadlineAfter(options_.patience_ms));
   while (true) {
     std::vector<size_t> pending;
@@ -150,13 +96,19 @@ StatusOr<std::vector<T>> SessionOpener::Call(const std::vector<uint32_t>& nodes,
         results[pending[i]] = *std::move(answers[i]);
         continue;
       }
-      if (CodeOf(answers[i].status()) != ErrorCode::kUnavailable) return answers[i].status();
+      Status& failure = failures[pending[i]];
+      const ErrorCode code = CodeOf(answers[i].status());
+      if (code == ErrorCode::kUnavailable) {
+        failure = answers[i].status();
+      } else if (code != ErrorCode::kDeadline || failure.ok()) {
+        return answers[i].status();
+      }  // else the last attempt was cut short, and the failure before it says more
       if (std::chrono::steady_clock::now() >= patience_end) {
-        return MakeError(ErrorCode::kNodeLost, MessageOf(answers[i].status()));
+        return MakeError(ErrorCode::kNodeLost, MessageOf(failure));
       }
       again = true;
     }
-    if (again) Pause(kRetryMs, patience_end);
+    if (again) PauseBeforeRetry(patience_end);
   }
   std::vector<T> values;
   for (auto& result : results) values.push_back(*std::move(result));
@@ -165,27 +117,10 @@ StatusOr<std::vector<T>> SessionOpener::Call(const std::vector<uint32_t>& nodes,
 
 Status SessionOpener::FindNodes() {
   const TimePoint patience_end = std::min(deadline_, DeadlineAfter(options_.patience_ms));
-  Status last;
-  while (true) {
-    for (const std::string& endpoint : options_.endpoints) {
-      NodeRpc rpc(endpoint, fmt::format("daemon {}", endpoint));
-      const auto lists = FanOut<NodeList>(1, [&](size_t, NodeRpc::Done<NodeList> done) {
-        rpc.ListNodes(patience_end, std::move(done));
-      });
-      if (lists[0].ok()) {
-        nodes_ = lists[0]->nodes;
-        fingerprint_ = lists[0]->fingerprint;
-        return Annotate(ValidateNodes(nodes_), fmt::format("node list of daemon {}", endpoint));
-      }
-      last = lists[0].status();
-    }
-    // A host that does not even refuse shows as a deadline.
-    const ErrorCode code = CodeOf(last);
-    if (code != ErrorCode::kUnavailable && code != ErrorCode::kDeadline) return last;
-    if (std::chrono::steady_clock::now() >= patience_end) break;
-    Pause(kRetryMs, patience_end);
-  }
-  return MakeError(ErrorCode::kNodeLost, MessageOf(last));
+  ASSIGN_OR_RETURN(NodeList list, client::FindNodes(options_.endpoints, patience_end));
+  nodes_ = std::move(list.nodes);
+  fingerprint_ = list.fingerprint;
+  return OkStatus();
 }
 
 Status SessionOpener::ConnectNodes() {
@@ -195,6 +130,7 @@ Status SessionOpener::ConnectNodes() {
     if (nodes_[node].weight > 0) active_.push_back(node);
   }
   boot_ids_.resize(nodes_.size());
+  joined_.resize(nodes_.size());
   opened_.resize(nodes_.size());
   created_on_.resize(nodes_.size());
   ASSIGN_OR_RETURN(
@@ -224,14 +160,32 @@ Status SessionOpener::JoinJob() {
   };
   ASSIGN_OR_RETURN(const std::vector<JoinReply> first, Call<JoinReply>({lead}, join));
   epoch_ = first[0].epoch;
+  joined_[lead] = first[0];
   created_on_[lead] = first[0].created;
   parts_.created = first[0].created;
   parts_.loaded = first[0].loaded;
   for (const uint32_t node : others) created_on_[node] = first[0].created;  // perhaps, by now
   ASSIGN_OR_RETURN(const std::vector<JoinReply> rest, Call<JoinReply>(others, join));
   for (size_t i = 0; i < others.size(); ++i) {
+    joined_[others[i]] = rest[i];
     created_on_[others[i]] = rest[i].created;
     parts_.loaded = parts_.loaded && rest[i].loaded;
+  }
+  return CheckParts(lead);
+}
+
+// A daemon that was restarted empty. The lead answered first, and a step ends on all nodes or on
+// none: no node that had its part can be without weights now.
+Status SessionOpener::CheckParts(uint32_t lead) const {
+  const uint64_t step = joined_[lead].current_step;
+  for (const uint32_t node : active_) {
+    const JoinReply& part = joined_[node];
+    if (step == 0 || (part.loaded && !part.created)) continue;
+    return Error(
+        ErrorCode::kJobFailed,
+        "{} is at step {}, the others at step {}: its part of job '{}' is lost; delete the "
+        "job and start again (or restore a checkpoint)",
+        NameOf(nodes_[node]), part.current_step, step, options_.job.name);
   }
   return OkStatus();
 }
@@ -243,13 +197,17 @@ Status SessionOpener::OpenSessions() {
                             .restart_count = options_.restart_count,
                             .host = HostName(),
                             .pid = static_cast<uint32_t>(::getpid())};
+  parts_.heartbeats = std::make_unique<Heartbeats>();
   const auto open = [&](uint32_t node, NodeRpc& rpc, NodeRpc::Done<OpenReply> done) {
-    // Remembered at once: the others may fail, and this one must be closed again then.
+    // Remembered at once: the others may fail, and this one must be closed again then. And its
+    // lease runs already, however long the others take.
     rpc.OpenSession(request, deadline_,
                     [this, node, done = std::move(done)](StatusOr<OpenReply> reply) {
                       if (reply.ok()) {
                         opened_[node] = *reply;
-                        parts_.rpcs[node]->set_session(reply->session_id);
+                        NodeRpc* const opened = parts_.rpcs[node].get();
+                        opened->set_session(reply->session_id);
+                        parts_.heartbeats->Add(node, opened, reply->heartbeat_ms);
                       }
                       done(std::move(reply));
                     });
@@ -265,15 +223,18 @@ Status SessionOpener::AgreeOnStep() {
     const auto [low, high] = std::minmax_element(steps.begin(), steps.end());
     current_step_ = *high;
     if (*low == *high) return OkStatus();
-    if (std::chrono::steady_clock::now() >= deadline_) {
-      return Error(ErrorCode::kDeadline, "{} is still at step {} while others are at step {}",
-                   NameOf(nodes_[active_[low - steps.begin()]]), *low, *high);
-    }
-    Pause(kRetryMs, deadline_);
-    ASSIGN_OR_RETURN(
-        steps, Call<uint64_t>(active_, [&](uint32_t, NodeRpc& rpc, NodeRpc::Done<uint64_t> done) {
+    const Status behind =
+        Error(ErrorCode::kDeadline, "{} is still at step {} while others are at step {}",
+              NameOf(nodes_[active_[low - steps.begin()]]), *low, *high);
+    PauseBeforeRetry(deadline_);
+    if (std::chrono::steady_clock::now() >= deadline_) return behind;
+    StatusOr<std::vector<uint64_t>> answers =
+        Call<uint64_t>(active_, [&](uint32_t, NodeRpc& rpc, NodeRpc::Done<uint64_t> done) {
           rpc.Heartbeat(deadline_, std::move(done));
-        }));
+        });
+    if (CodeOf(answers.status()) == ErrorCode::kDeadline) return behind;
+    RETURN_IF_ERROR(answers.status());
+    steps = *std::move(answers);
   }
 }
 
@@ -283,11 +244,7 @@ Status SessionOpener::LinkNodes() {
                              .verify = options_.verify,
                              .patience_ms = options_.patience_ms};
   parts_.fabric = std::make_unique<Fabric>(ModelPlan(options_.job, nodes_), fabric, current_step_);
-  LeaseRenewal renewal(this);
-  for (const uint32_t node : active_) {
-    RETURN_IF_ERROR(LinkNode(node));
-    parts_.peers.push_back({node, parts_.rpcs[node].get(), opened_[node].heartbeat_ms});
-  }
+  for (const uint32_t node : active_) RETURN_IF_ERROR(LinkNode(node));
   return OkStatus();
 }
 
@@ -381,12 +338,14 @@ void SessionOpener::Undo() {
   if (parts_.fabric != nullptr) {
     for (const uint32_t node : parts_.fabric->active()) parts_.fabric->node(node).Shutdown();
   }
+  if (parts_.heartbeats != nullptr) parts_.heartbeats->Stop();
   const TimePoint deadline = DeadlineAfter(kUndoMs);
   FanOut<Nothing>(opened.size(), [&](size_t i, NodeRpc::Done<Nothing> done) {
     parts_.rpcs[opened[i]]->CloseSession(deadline, std::move(done));
   });
   FanOut<Nothing>(created.size(), [&](size_t i, NodeRpc::Done<Nothing> done) {
-    parts_.rpcs[created[i]]->DeleteJob(options_.job.name, epoch_, deadline, std::move(done));
+    parts_.rpcs[created[i]]->DeleteJob({.job = options_.job.name, .epoch = epoch_}, deadline,
+                                       std::move(done));
   });
 }
 

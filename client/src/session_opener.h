@@ -3,8 +3,8 @@
 // What it had opened when something fails is closed again, and a job that this very call created
 // is deleted.
 //
-// Runs on the caller's thread (with a short-lived one that renews leases meanwhile); one object per
-// attempt. Errors name the node.
+// Runs on the caller's thread; heartbeats begin on each node as soon as it has opened the session.
+// One object per attempt. Errors name the node.
 #pragma once
 
 #include <cstdint>
@@ -39,13 +39,12 @@ class SessionOpener {
   StatusOr<std::shared_ptr<Session>> Open();
 
  private:
-  class LeaseRenewal;
-
   Status Validate() const;
   Status Prepare();
   Status FindNodes();
   Status ConnectNodes();
   Status JoinJob();
+  Status CheckParts(uint32_t lead) const;
   Status OpenSessions();
   Status AgreeOnStep();
   Status LinkNodes();
@@ -66,6 +65,7 @@ class SessionOpener {
   uint64_t fingerprint_ = 0;
   std::vector<uint32_t> active_;
   std::vector<std::string> boot_ids_;  // by node
+  std::vector<JoinReply> joined_;      // by node
   std::vector<OpenReply> opened_;      // by node; session id 0: none
   std::vector<bool> created_on_;       // by node
   uint64_t epoch_ = 0;

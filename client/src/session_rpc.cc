@@ -4,6 +4,7 @@
 
 #include "client/src/session_rpc_impl.h"
 #include "common/rpc/job_spec_proto.h"
+#include "common/tensor/placement.h"
 
 namespace luwu::client {
 namespace {
@@ -27,9 +28,16 @@ StatusOr<OpenReply> ToOpenReply(const v1::OpenSessionResponse& response) {
   return reply;
 }
 
+StatusOr<BeginReply> ToBeginReply(const v1::BeginStepResponse& response) {
+  return BeginReply{.loss_scale = response.loss_scale()};
+}
+
 StatusOr<CommitReply> ToCommitReply(const v1::CommitResponse& response) {
   CommitReply reply;
   reply.culprit = response.culprit();
+  reply.grad_norm = response.grad_norm();
+  reply.clip_factor = response.clip_factor();
+  reply.loss_scale = response.loss_scale();
   switch (response.outcome()) {
     case v1::OUTCOME_APPLIED:
       reply.outcome = StepOutcome::kApplied;
@@ -64,6 +72,12 @@ StatusOr<NodeList> ToNodeList(const v1::ListNodesResponse& response) {
   list.self = response.self();
   list.fingerprint = response.nodes_fingerprint();
   list.boot_id = response.boot_id();
+  if (FingerprintOf(list.nodes) != list.fingerprint) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "the daemon places shards by other rules than this library (layout revision {}); "
+                 "use daemons and clients of one version",
+                 kLayoutRevision);
+  }
   return list;
 }
 
@@ -104,11 +118,11 @@ void NodeRpc::CreateOrJoin(const JobSpec& spec, uint64_t epoch, uint64_t nodes_f
       std::move(done));
 }
 
-void NodeRpc::DeleteJob(const std::string& job, uint64_t epoch, TimePoint deadline,
-                        Done<Nothing> done) {
+void NodeRpc::DeleteJob(const Deletion& deletion, TimePoint deadline, Done<Nothing> done) {
   v1::DeleteJobRequest request;
-  request.set_job(job);
-  request.set_epoch(epoch);
+  request.set_job(deletion.job);
+  request.set_epoch(deletion.epoch);
+  request.set_force(deletion.force);
   impl_->Unary<Nothing, v1::DeleteJobResponse>({.deadline = deadline}, std::move(request),
                                                LUWU_START(jobs, Delete), Ignore, std::move(done));
 }
@@ -162,13 +176,14 @@ void NodeRpc::CloseSession(TimePoint deadline, Done<Nothing> done) {
 }
 
 void NodeRpc::BeginStep(uint64_t step, const std::vector<HyperParameters>& groups,
-                        TimePoint deadline, Done<Nothing> done) {
+                        TimePoint deadline, Done<BeginReply> done) {
   v1::BeginStepRequest request;
   request.set_session_id(session_id_);
   request.set_step(step);
   for (const HyperParameters& group : groups) *request.add_groups() = rpc::ToProto(group);
-  impl_->Unary<Nothing, v1::BeginStepResponse>({.deadline = deadline}, std::move(request),
-                                               LUWU_START(steps, Begin), Ignore, std::move(done));
+  impl_->Unary<BeginReply, v1::BeginStepResponse>({.deadline = deadline}, std::move(request),
+                                                  LUWU_START(steps, Begin), ToBeginReply,
+                                                  std::move(done));
 }
 
 void NodeRpc::Commit(uint64_t step, TimePoint deadline, Done<CommitReply> done) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -57,15 +58,22 @@ struct OpenReply {
 
 enum class StepOutcome : uint8_t { kApplied = 1, kSkipped = 2, kFailed = 3 };
 
+struct BeginReply {
+  double loss_scale = 1;  // of the step that was begun
+};
+
 struct CommitReply {
   StepOutcome outcome = StepOutcome::kApplied;
   std::string culprit;
+  double grad_norm = std::numeric_limits<double>::quiet_NaN();
+  double clip_factor = 1;
+  double loss_scale = 1;  // of the next step
 };
 
 struct Nothing {};
 
 // Values equal luwu.v1.Quantity and luwu_quantity.
-enum class ReadQuantity : uint8_t { kMaster = 1, kMoment1 = 2, kMoment2 = 3 };
+enum class ReadQuantity : uint8_t { kMaster = 1, kMoment1 = 2, kMoment2 = 3, kMoment3 = 4 };
 
 class NodeRpc {
  public:
@@ -80,7 +88,12 @@ class NodeRpc {
   void ListNodes(TimePoint deadline, Done<NodeList> done);
   void CreateOrJoin(const JobSpec& spec, uint64_t epoch, uint64_t nodes_fingerprint,
                     TimePoint deadline, Done<JoinReply> done);
-  void DeleteJob(const std::string& job, uint64_t epoch, TimePoint deadline, Done<Nothing> done);
+  struct Deletion {
+    std::string job;
+    uint64_t epoch = 0;  // 0: any
+    bool force = false;  // also with open sessions
+  };
+  void DeleteJob(const Deletion& deletion, TimePoint deadline, Done<Nothing> done);
   void OpenSession(const OpenRequest& request, TimePoint deadline, Done<OpenReply> done);
   void ExchangeRegions(const std::vector<transport::RegionDescriptor>& regions,
                        uint32_t connections, TimePoint deadline,
@@ -88,7 +101,7 @@ class NodeRpc {
   void Heartbeat(TimePoint deadline, Done<uint64_t> done);  // the current step
   void CloseSession(TimePoint deadline, Done<Nothing> done);
   void BeginStep(uint64_t step, const std::vector<HyperParameters>& groups, TimePoint deadline,
-                 Done<Nothing> done);
+                 Done<BeginReply> done);
   // The daemon answers by `deadline`; the call itself waits a little longer.
   void Commit(uint64_t step, TimePoint deadline, Done<CommitReply> done);
   void FinishLoad(bool allow_missing, TimePoint deadline, Done<Nothing> done);

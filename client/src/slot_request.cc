@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <cstring>
 
 #include "common/base/crc32c.h"
 #include "common/wire/board.h"
@@ -60,9 +58,7 @@ void SlotRequest::Fill(const Contents& contents, const SlotBatch& batch, const L
   Seal(bytes, crc, !node.is_shm() && contents.shard != nullptr);
   // A late doorbell of the slot's former use may make the daemon look at any moment: it must find
   // the new trailer only when the payload is complete.
-  std::atomic_thread_fence(std::memory_order_release);
-  const ByteSpan trailer = memory.subspan(memory.size() - kSlotTrailerBytes);
-  std::memcpy(trailer.data(), &trailer_, sizeof trailer_);
+  StoreSlotTrailer(trailer_, memory.last(kSlotTrailerBytes));
 }
 
 void SlotRequest::Seal(uint64_t payload_bytes, uint32_t payload_crc, bool crc_is_set) {

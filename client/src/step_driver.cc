@@ -4,6 +4,30 @@
 
 namespace luwu::client {
 
+namespace {
+
+// What one norm is limited to must be one number.
+Status CheckNormLimits(const JobSpec& spec, const std::vector<HyperParameters>& groups) {
+  for (uint32_t group = 0; group < groups.size(); ++group) {
+    const double limit = groups[group].max_norm;
+    if (spec.clip_scope == ClipScope::kNone && limit != 0) {
+      return Error(ErrorCode::kInvalidArgument,
+                   "group {}: max_norm is {}, but job '{}' was created without a clip_scope; pass "
+                   "0 or create it with one",
+                   group, limit, spec.name);
+    }
+    if (spec.clip_scope != ClipScope::kGroup && limit != groups[0].max_norm) {
+      return Error(ErrorCode::kInvalidArgument,
+                   "group {}: max_norm is {}, that of group 0 is {}; with clip_scope {} they must "
+                   "be equal",
+                   group, limit, groups[0].max_norm, ClipScopeName(spec.clip_scope));
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
 Status StepDriver::CheckBegin(uint64_t step, const std::vector<HyperParameters>& groups) {
   const JobSpec& spec = fabric_->plan().spec();
   if (groups.size() != spec.groups) {
@@ -14,6 +38,7 @@ Status StepDriver::CheckBegin(uint64_t step, const std::vector<HyperParameters>&
   for (uint32_t group = 0; group < groups.size(); ++group) {
     RETURN_IF_ERROR(ValidateHyperParameters(spec.optimizer, group, groups[group]));
   }
+  RETURN_IF_ERROR(CheckNormLimits(spec, groups));
   MonitorLock lock(fabric_->monitor());
   RETURN_IF_ERROR(fabric_->Health(lock));
   const std::optional<uint64_t> open = fabric_->progress(lock).open_step();
@@ -27,12 +52,19 @@ Status StepDriver::CheckBegin(uint64_t step, const std::vector<HyperParameters>&
 Status StepDriver::Begin(uint64_t step, const std::vector<HyperParameters>& groups,
                          TimePoint deadline) {
   RETURN_IF_ERROR(CheckBegin(step, groups));
-  const auto begin = [&](NodeRpc& rpc, NodeRpc::Done<Nothing> done) {
+  const auto begin = [&](NodeRpc& rpc, NodeRpc::Done<BeginReply> done) {
     rpc.BeginStep(step, groups, deadline, std::move(done));
   };
-  const auto answers = CallActiveNodes<Nothing>(*fabric_, *rpcs_, deadline, begin);
-  RETURN_IF_ERROR(answers.status());
+  ASSIGN_OR_RETURN(const std::vector<BeginReply> answers,
+                   CallActiveNodes<BeginReply>(*fabric_, *rpcs_, deadline, begin));
+  const double scale = answers.front().loss_scale;
+  for (const BeginReply& answer : answers) {
+    if (answer.loss_scale == scale) continue;
+    return Error(ErrorCode::kInternal, "nodes disagree on the loss scale of step {}: {} and {}",
+                 step, scale, answer.loss_scale);
+  }
   MonitorLock lock(fabric_->monitor());
+  loss_scale_ = scale;
   fabric_->progress(lock).OpenStep(step);
   return OkStatus();
 }
@@ -81,6 +113,7 @@ StatusOr<CommitReply> StepDriver::Commit(uint64_t step, TimePoint deadline) {
   MonitorLock lock(fabric_->monitor());
   committed_step_ = step;
   committed_ = answers.front();
+  loss_scale_ = committed_.loss_scale;
   if (committed_.outcome == StepOutcome::kFailed) {
     fabric_->Fail(lock, Error(ErrorCode::kJobFailed, "step {} of job '{}' failed: {}", step,
                               fabric_->plan().spec().name, committed_.culprit));
@@ -88,6 +121,11 @@ StatusOr<CommitReply> StepDriver::Commit(uint64_t step, TimePoint deadline) {
     fabric_->progress(lock).EndStep(step);
   }
   return committed_;
+}
+
+double StepDriver::loss_scale() {
+  MonitorLock lock(fabric_->monitor());
+  return loss_scale_;
 }
 
 }  // namespace luwu::client

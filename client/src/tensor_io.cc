@@ -120,6 +120,11 @@ Status TensorIo::ReadNode(const LayerPlan::NodeShards& node, const LayerRange& r
                                                    .quantity = quantity},
                                                   deadline, sink);
   if (!status.ok()) result->received = received_before;  // it may be repeated
+  if (CodeOf(status) == ErrorCode::kNotFound) {
+    return Error(ErrorCode::kStaleEpoch,
+                 "{}: the job was deleted, or the daemon was restarted; open it again",
+                 MessageOf(status));
+  }
   return status;
 }
 

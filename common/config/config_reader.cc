@@ -228,6 +228,32 @@ uint64_t ConfigReader::GetU64(std::string_view key, U64Range range,
   return GetNumber(key, range, preset, {.wanted = "an integer"});
 }
 
+std::vector<uint64_t> ConfigReader::GetU64List(std::string_view key, U64Range range) {
+  std::vector<uint64_t> out;
+  const toml::node* node = document_->Find(table_, key, false);
+  if (node == nullptr) return out;
+  const toml::array* array = node->as_array();
+  if (array == nullptr) {
+    document_->AddWrongType(*table_, key, *node, "integers in brackets, such as [1, 2]");
+    return out;
+  }
+  for (const toml::node& element : *array) {
+    const auto* integer = element.as_integer();
+    if (integer == nullptr) {
+      document_->AddWrongType(*table_, key, element, "integers only in these brackets");
+      return out;
+    }
+    const int64_t value = integer->get();
+    if (value < 0 || static_cast<uint64_t>(value) < range.min ||
+        static_cast<uint64_t>(value) > range.max) {
+      AddError(key, fmt::format("has {}; choose {} to {}", value, range.min, range.max));
+      return out;
+    }
+    out.push_back(static_cast<uint64_t>(value));
+  }
+  return out;
+}
+
 uint64_t ConfigReader::GetBytes(std::string_view key, U64Range range,
                                 std::optional<uint64_t> preset) {
   return GetNumber(key, range, preset,

@@ -10,6 +10,11 @@ static_assert(int(DType::kBFloat16) == v1::DTYPE_BFLOAT16);
 static_assert(int(DType::kFloat32) == v1::DTYPE_FLOAT32);
 static_assert(int(OptimizerKind::kAdamW) == v1::OPTIMIZER_KIND_ADAMW);
 static_assert(int(OptimizerKind::kSgd) == v1::OPTIMIZER_KIND_SGD);
+static_assert(int(OptimizerKind::kAdagrad) == v1::OPTIMIZER_KIND_ADAGRAD);
+static_assert(int(StatePrecision::kBlockwise8) == v1::STATE_PRECISION_BLOCKWISE8);
+static_assert(int(MasterFormat::kSplit) == v1::MASTER_FORMAT_SPLIT);
+static_assert(int(UpdateMode::kSpeculative) == v1::UPDATE_MODE_SPECULATIVE);
+static_assert(int(ClipScope::kLayer) == v1::CLIP_SCOPE_LAYER);
 static_assert(int(Reduction::kSum) == v1::REDUCTION_SUM);
 static_assert(int(Reduction::kMean) == v1::REDUCTION_MEAN);
 static_assert(int(NonFinitePolicy::kSkip) == v1::NON_FINITE_POLICY_SKIP);
@@ -33,8 +38,22 @@ Status CheckDType(const char* field, v1::DType value) {
 Status CheckEnums(const v1::JobSpec& proto) {
   RETURN_IF_ERROR(CheckDType("served_dtype", proto.served_dtype()));
   RETURN_IF_ERROR(CheckDType("gradient_dtype", proto.gradient_dtype()));
-  if (!v1::OptimizerKind_IsValid(proto.optimizer().kind())) {
-    return UnknownValue("optimizer.kind", proto.optimizer().kind());
+  RETURN_IF_ERROR(CheckDType("held_dtype", proto.held_dtype()));
+  const v1::OptimizerSpec& optimizer = proto.optimizer();
+  if (!v1::OptimizerKind_IsValid(optimizer.kind())) {
+    return UnknownValue("optimizer.kind", optimizer.kind());
+  }
+  if (!v1::StatePrecision_IsValid(optimizer.state_precision())) {
+    return UnknownValue("optimizer.state_precision", optimizer.state_precision());
+  }
+  if (!v1::MasterFormat_IsValid(optimizer.master_format())) {
+    return UnknownValue("optimizer.master_format", optimizer.master_format());
+  }
+  if (!v1::UpdateMode_IsValid(proto.update_mode())) {
+    return UnknownValue("update_mode", proto.update_mode());
+  }
+  if (!v1::ClipScope_IsValid(proto.clip_scope())) {
+    return UnknownValue("clip_scope", proto.clip_scope());
   }
   if (!v1::Reduction_IsValid(proto.reduction())) {
     return UnknownValue("reduction", proto.reduction());
@@ -43,6 +62,40 @@ Status CheckEnums(const v1::JobSpec& proto) {
     return UnknownValue("on_non_finite", proto.on_non_finite());
   }
   return OkStatus();
+}
+
+OptimizerSpec OptimizerFromProto(const v1::OptimizerSpec& proto) {
+  OptimizerSpec optimizer;
+  optimizer.kind = static_cast<OptimizerKind>(proto.kind());
+  optimizer.sgd_momentum = proto.sgd_momentum();
+  optimizer.amsgrad = proto.amsgrad();
+  optimizer.state_precision = static_cast<StatePrecision>(proto.state_precision());
+  optimizer.master_format = static_cast<MasterFormat>(proto.master_format());
+  optimizer.rounding_seed = proto.rounding_seed();
+  optimizer.initial_accumulator = proto.initial_accumulator();
+  return optimizer;
+}
+
+void OptimizerToProto(const OptimizerSpec& optimizer, v1::OptimizerSpec* proto) {
+  proto->set_kind(static_cast<v1::OptimizerKind>(optimizer.kind));
+  proto->set_sgd_momentum(optimizer.sgd_momentum);
+  proto->set_amsgrad(optimizer.amsgrad);
+  proto->set_state_precision(static_cast<v1::StatePrecision>(optimizer.state_precision));
+  proto->set_master_format(static_cast<v1::MasterFormat>(optimizer.master_format));
+  proto->set_rounding_seed(optimizer.rounding_seed);
+  proto->set_initial_accumulator(optimizer.initial_accumulator);
+}
+
+LossScaling LossScalingFromProto(const v1::LossScaling& proto) {
+  return {proto.initial_scale(), proto.growth_factor(), proto.backoff_factor(),
+          proto.growth_interval()};
+}
+
+void LossScalingToProto(const LossScaling& scaling, v1::LossScaling* proto) {
+  proto->set_initial_scale(scaling.initial_scale);
+  proto->set_growth_factor(scaling.growth_factor);
+  proto->set_backoff_factor(scaling.backoff_factor);
+  proto->set_growth_interval(scaling.growth_interval);
 }
 
 TensorSpec TensorFromProto(const v1::TensorSpec& proto) {
@@ -87,16 +140,20 @@ v1::JobSpec ToProto(const JobSpec& spec) {
   proto.set_world_size(spec.world_size);
   for (const LayerSpec& layer : spec.layers) LayerToProto(layer, proto.add_layers());
   proto.set_groups(spec.groups);
-  proto.mutable_optimizer()->set_kind(static_cast<v1::OptimizerKind>(spec.optimizer.kind));
-  proto.mutable_optimizer()->set_sgd_momentum(spec.optimizer.sgd_momentum);
+  OptimizerToProto(spec.optimizer, proto.mutable_optimizer());
   proto.set_served_dtype(static_cast<v1::DType>(spec.served_dtype));
   proto.set_gradient_dtype(static_cast<v1::DType>(spec.gradient_dtype));
   proto.set_reduction(static_cast<v1::Reduction>(spec.reduction));
   proto.set_on_non_finite(static_cast<v1::NonFinitePolicy>(spec.on_non_finite));
+  proto.set_update_mode(static_cast<v1::UpdateMode>(spec.update_mode));
+  proto.set_held_dtype(static_cast<v1::DType>(spec.held_dtype));
+  proto.set_clip_scope(static_cast<v1::ClipScope>(spec.clip_scope));
+  LossScalingToProto(spec.loss_scaling, proto.mutable_loss_scaling());
   proto.set_keep_undo_state(spec.keep_undo_state);
   proto.set_shard_elements(spec.shard_elements);
   proto.set_slots_per_worker(spec.slots_per_worker);
   proto.set_overflow_bytes(spec.overflow_bytes);
+  proto.set_accumulates(spec.accumulates);
   return proto;
 }
 
@@ -108,16 +165,20 @@ StatusOr<JobSpec> FromProto(const v1::JobSpec& proto) {
   spec.layers.reserve(static_cast<size_t>(proto.layers_size()));
   for (const v1::LayerSpec& layer : proto.layers()) spec.layers.push_back(LayerFromProto(layer));
   spec.groups = proto.groups();
-  spec.optimizer.kind = static_cast<OptimizerKind>(proto.optimizer().kind());
-  spec.optimizer.sgd_momentum = proto.optimizer().sgd_momentum();
+  spec.optimizer = OptimizerFromProto(proto.optimizer());
   spec.served_dtype = static_cast<DType>(proto.served_dtype());
   spec.gradient_dtype = static_cast<DType>(proto.gradient_dtype());
   spec.reduction = static_cast<Reduction>(proto.reduction());
   spec.on_non_finite = static_cast<NonFinitePolicy>(proto.on_non_finite());
+  spec.update_mode = static_cast<UpdateMode>(proto.update_mode());
+  spec.held_dtype = static_cast<DType>(proto.held_dtype());
+  spec.clip_scope = static_cast<ClipScope>(proto.clip_scope());
+  spec.loss_scaling = LossScalingFromProto(proto.loss_scaling());
   spec.keep_undo_state = proto.keep_undo_state();
   spec.shard_elements = proto.shard_elements();
   spec.slots_per_worker = proto.slots_per_worker();
   spec.overflow_bytes = proto.overflow_bytes();
+  spec.accumulates = proto.accumulates();
   return spec;
 }
 
@@ -131,6 +192,8 @@ v1::HyperParameters ToProto(const HyperParameters& values) {
   proto.set_momentum(values.momentum);
   proto.set_dampening(values.dampening);
   proto.set_nesterov(values.nesterov);
+  proto.set_lr_decay(values.lr_decay);
+  proto.set_max_norm(values.max_norm);
   return proto;
 }
 
@@ -144,6 +207,8 @@ HyperParameters FromProto(const v1::HyperParameters& proto) {
   values.momentum = proto.momentum();
   values.dampening = proto.dampening();
   values.nesterov = proto.nesterov();
+  values.lr_decay = proto.lr_decay();
+  values.max_norm = proto.max_norm();
   return values;
 }
 

@@ -66,13 +66,75 @@ Status CheckRange(std::string_view field, uint64_t value, uint64_t min, uint64_t
   return Invalid("{} is {}; choose {} to {}", field, value, min, max);
 }
 
-Status CheckOptimizer(const OptimizerSpec& optimizer) {
-  if (optimizer.kind != OptimizerKind::kAdamW && optimizer.kind != OptimizerKind::kSgd) {
-    return Invalid("optimizer kind {} is not known; choose adamw or sgd", int(optimizer.kind));
+bool IsUndoable(const JobSpec& spec) {
+  return spec.keep_undo_state || spec.update_mode == UpdateMode::kDeferred;
+}
+
+Status CheckUpdateMode(const JobSpec& spec) {
+  if (UpdateModeName(spec.update_mode).empty()) {
+    return Invalid("update_mode {} is not known; choose immediate, deferred or speculative",
+                   int(spec.update_mode));
   }
-  if (optimizer.sgd_momentum && optimizer.kind != OptimizerKind::kSgd) {
-    return Invalid("sgd_momentum is set but the optimizer is {}; clear it or choose sgd",
-                   OptimizerName(optimizer.kind));
+  if (ClipScopeName(spec.clip_scope).empty()) {
+    return Invalid("clip_scope {} is not known; choose none, global, group or layer",
+                   int(spec.clip_scope));
+  }
+  if (spec.held_dtype != DType::kFloat32 && spec.held_dtype != DType::kBFloat16) {
+    return Invalid("held_dtype is {}; choose float32 or bfloat16", DTypeName(spec.held_dtype));
+  }
+  const bool immediate = spec.update_mode == UpdateMode::kImmediate;
+  if (immediate && spec.clip_scope != ClipScope::kNone) {
+    return Invalid(
+        "clip_scope {} needs the norm of the whole step before the first update; choose "
+        "update_mode "
+        "deferred or speculative",
+        ClipScopeName(spec.clip_scope));
+  }
+  if (immediate && spec.held_dtype != DType::kFloat32) {
+    return Invalid(
+        "held_dtype {} without held sums; choose float32, or update_mode deferred or "
+        "speculative",
+        DTypeName(spec.held_dtype));
+  }
+  if (spec.clip_scope == ClipScope::kLayer && spec.layers.size() > kLayerUnitsMax) {
+    return Invalid("clip_scope layer takes up to {} layers, the job has {}; choose global or group",
+                   kLayerUnitsMax, spec.layers.size());
+  }
+  if (spec.update_mode == UpdateMode::kSpeculative && !spec.keep_undo_state) {
+    return Invalid(
+        "update_mode speculative works in a second generation of the state; set keep_undo_state, "
+        "or "
+        "choose deferred");
+  }
+  if (!IsUndoable(spec) && spec.on_non_finite != NonFinitePolicy::kFail) {
+    return Invalid(
+        "keep_undo_state is off, so a step with non-finite gradients cannot be skipped as a whole; "
+        "set on_non_finite to fail, keep the undo state, or choose update_mode deferred");
+  }
+  return OkStatus();
+}
+
+Status CheckLossScaling(const JobSpec& spec) {
+  const LossScaling& scaling = spec.loss_scaling;
+  const float scale = static_cast<float>(scaling.initial_scale);
+  if (scaling.initial_scale == 0) return OkStatus();
+  if (!std::isnormal(scale) || scale < 0) {
+    return Invalid("loss_scaling.initial_scale is {}; choose a positive float32, or 0 for none",
+                   scaling.initial_scale);
+  }
+  if (!(scaling.growth_factor >= 1 && scaling.growth_factor <= 65536)) {
+    return Invalid("loss_scaling.growth_factor is {}; choose 1 to 65536", scaling.growth_factor);
+  }
+  if (!(scaling.backoff_factor > 0 && scaling.backoff_factor <= 1)) {
+    return Invalid("loss_scaling.backoff_factor is {}; choose more than 0, at most 1",
+                   scaling.backoff_factor);
+  }
+  if (spec.update_mode == UpdateMode::kImmediate) {
+    return Invalid(
+        "loss scaling decides about a step as a whole; choose update_mode deferred or speculative");
+  }
+  if (spec.on_non_finite != NonFinitePolicy::kSkip) {
+    return Invalid("loss scaling finds its scale by skipping steps; set on_non_finite to skip");
   }
   return OkStatus();
 }
@@ -80,7 +142,7 @@ Status CheckOptimizer(const OptimizerSpec& optimizer) {
 Status CheckOptions(const JobSpec& spec) {
   RETURN_IF_ERROR(CheckRange("world_size", spec.world_size, 1, kWorldSizeMax));
   RETURN_IF_ERROR(CheckRange("groups", spec.groups, 1, kGroupsMax));
-  RETURN_IF_ERROR(CheckOptimizer(spec.optimizer));
+  RETURN_IF_ERROR(ValidateOptimizerSpec(spec.optimizer));
   RETURN_IF_ERROR(CheckDType("served_dtype", spec.served_dtype));
   RETURN_IF_ERROR(CheckDType("gradient_dtype", spec.gradient_dtype));
   if (spec.reduction != Reduction::kSum && spec.reduction != Reduction::kMean) {
@@ -90,10 +152,14 @@ Status CheckOptions(const JobSpec& spec) {
       spec.on_non_finite != NonFinitePolicy::kFail) {
     return Invalid("on_non_finite {} is not known; choose skip or fail", int(spec.on_non_finite));
   }
-  if (!spec.keep_undo_state && spec.on_non_finite != NonFinitePolicy::kFail) {
+  RETURN_IF_ERROR(CheckUpdateMode(spec));
+  RETURN_IF_ERROR(CheckLossScaling(spec));
+  if (spec.optimizer.master_format == MasterFormat::kSplit &&
+      spec.served_dtype != DType::kBFloat16) {
     return Invalid(
-        "keep_undo_state is off, so a step with non-finite gradients cannot be skipped as a whole; "
-        "set on_non_finite to fail, or keep the undo state");
+        "master_format split keeps half of each master in the served copy, which is {}; choose "
+        "served_dtype bfloat16 or master_format float32",
+        DTypeName(spec.served_dtype));
   }
   RETURN_IF_ERROR(
       CheckRange("shard_elements", spec.shard_elements, kShardElementsStep, kShardElementsMax));
@@ -113,6 +179,10 @@ Status CheckTensors(const LayerSpec& layer, uint32_t groups,
     const TensorSpec& tensor = layer.tensors[i];
     RETURN_IF_ERROR(CheckName(fmt::format("tensor {} of layer '{}'", i, layer.name), tensor.name));
     const std::string what = fmt::format("tensor '{}' of layer '{}'", tensor.name, layer.name);
+    if (tensor.shape.size() > kDimensionsMax) {
+      return Invalid("{}: it has {} dimensions; at most {} are possible", what, tensor.shape.size(),
+                     kDimensionsMax);
+    }
     if (!names->insert(tensor.name).second) {
       return Invalid("{}: another tensor of the job has this name; rename one", what);
     }
@@ -194,49 +264,6 @@ StatusOr<uint64_t> TensorElements(const TensorSpec& tensor) {
   return elements;
 }
 
-Status ValidateHyperParameters(const OptimizerSpec& optimizer, uint32_t group,
-                               const HyperParameters& values) {
-  struct Field {
-    std::string_view name;
-    double value;
-    bool below_one;  // a decay rate
-  };
-  const bool adamw = optimizer.kind == OptimizerKind::kAdamW;
-  const Field common[] = {{"lr", values.lr, false}, {"weight_decay", values.weight_decay, false}};
-  const Field of_adamw[] = {
-      {"beta1", values.beta1, true}, {"beta2", values.beta2, true}, {"eps", values.eps, false}};
-  const Field of_sgd[] = {{"momentum", values.momentum, false}};
-  const auto check = [&](const Field& field) -> Status {
-    if (!std::isfinite(field.value) || field.value < 0) {
-      return Invalid("group {}: {} is {}; it must be finite and not negative", group, field.name,
-                     field.value);
-    }
-    if (field.below_one && field.value >= 1) {
-      return Invalid("group {}: {} is {}; it must be less than 1", group, field.name, field.value);
-    }
-    return OkStatus();
-  };
-  for (const Field& field : common) RETURN_IF_ERROR(check(field));
-  if (adamw) {
-    for (const Field& field : of_adamw) RETURN_IF_ERROR(check(field));
-    return OkStatus();
-  }
-  for (const Field& field : of_sgd) RETURN_IF_ERROR(check(field));
-  if (!std::isfinite(values.dampening)) {
-    return Invalid("group {}: dampening is {}; it must be finite", group, values.dampening);
-  }
-  if (values.momentum != 0 && !optimizer.sgd_momentum) {
-    return Invalid(
-        "group {}: momentum is {}, but the job was created without sgd_momentum and "
-        "keeps no momentum buffer; create it with sgd_momentum or pass 0",
-        group, values.momentum);
-  }
-  if (values.nesterov && (values.momentum == 0 || values.dampening != 0)) {
-    return Invalid("group {}: nesterov needs a momentum above 0 and no dampening", group);
-  }
-  return OkStatus();
-}
-
 Status ValidateJobSpec(const JobSpec& spec) {
   RETURN_IF_ERROR(CheckJobName(spec.name));
   Status status = CheckOptions(spec);
@@ -244,16 +271,53 @@ Status ValidateJobSpec(const JobSpec& spec) {
   return Annotate(status, fmt::format("job '{}'", spec.name));
 }
 
-std::string_view OptimizerName(OptimizerKind kind) {
-  switch (kind) {
-    case OptimizerKind::kAdamW:
-      return "adamw";
-    case OptimizerKind::kSgd:
-      return "sgd";
-    case OptimizerKind::kUnspecified:
-      break;
+Status ValidateStep(const JobSpec& spec, const std::vector<HyperParameters>& groups) {
+  if (groups.size() != spec.groups) {
+    return Invalid("the step was begun with hyper-parameters for {} groups; job '{}' has {}",
+                   groups.size(), spec.name, spec.groups);
   }
-  return "unspecified";
+  const bool one_limit =
+      spec.clip_scope == ClipScope::kGlobal || spec.clip_scope == ClipScope::kLayer;
+  for (uint32_t i = 0; i < spec.groups; ++i) {
+    RETURN_IF_ERROR(ValidateHyperParameters(spec.optimizer, i, groups[i]));
+    if (spec.clip_scope == ClipScope::kNone && groups[i].max_norm != 0) {
+      return Invalid(
+          "group {}: max_norm is {}, but the job was created with clip_scope none; pass 0, or "
+          "create it with clip_scope global, group or layer",
+          i, groups[i].max_norm);
+    }
+    if (one_limit && groups[i].max_norm != groups[0].max_norm) {
+      return Invalid(
+          "max_norm is {} in group 0 and {} in group {}; with clip_scope {} pass the same to all",
+          groups[0].max_norm, groups[i].max_norm, i, ClipScopeName(spec.clip_scope));
+    }
+  }
+  return OkStatus();
+}
+
+bool HoldsSums(const JobSpec& spec) { return spec.update_mode != UpdateMode::kImmediate; }
+
+bool SumsInHeld(const JobSpec& spec) {
+  return HoldsSums(spec) && spec.held_dtype == DType::kFloat32;
+}
+
+bool KeepsRunningSums(const JobSpec& spec) { return spec.accumulates && !SumsInHeld(spec); }
+
+uint64_t SpecBytes(const JobSpec& spec) {
+  constexpr uint64_t kHeapBlock = 32;  // what an allocation costs besides its bytes
+  uint64_t bytes = sizeof(JobSpec) + spec.name.size() + kHeapBlock;
+  for (const LayerSpec& layer : spec.layers) {
+    bytes += sizeof(LayerSpec) + layer.name.size() + 2 * kHeapBlock;
+    for (const TensorSpec& tensor : layer.tensors) {
+      bytes += sizeof(TensorSpec) + tensor.name.size() + 2 * kHeapBlock;
+      bytes += tensor.shape.size() * sizeof(uint64_t);
+    }
+  }
+  return bytes;
+}
+
+bool KeepsUndoState(const JobSpec& spec) {
+  return spec.keep_undo_state && spec.update_mode != UpdateMode::kDeferred;
 }
 
 }  // namespace luwu

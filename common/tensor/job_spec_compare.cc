@@ -1,5 +1,7 @@
 // How two specs are told apart: in words and by fingerprint. Both walk every field, so a field
 // added to JobSpec is added here.
+#include <bit>
+
 #include "common/tensor/fingerprint.h"
 #include "common/tensor/job_spec.h"
 
@@ -10,6 +12,11 @@ std::string Text(uint64_t value) { return fmt::format("{}", value); }
 std::string Text(bool value) { return value ? "yes" : "no"; }
 std::string Text(DType value) { return std::string(DTypeName(value)); }
 std::string Text(OptimizerKind value) { return std::string(OptimizerName(value)); }
+std::string Text(double value) { return fmt::format("{}", value); }
+std::string Text(StatePrecision value) { return std::string(StatePrecisionName(value)); }
+std::string Text(MasterFormat value) { return std::string(MasterFormatName(value)); }
+std::string Text(UpdateMode value) { return std::string(UpdateModeName(value)); }
+std::string Text(ClipScope value) { return std::string(ClipScopeName(value)); }
 std::string Text(Reduction value) { return value == Reduction::kSum ? "sum" : "mean"; }
 std::string Text(NonFinitePolicy value) {
   return value == NonFinitePolicy::kSkip ? "skip" : "fail";
@@ -36,21 +43,43 @@ class Difference {
   std::string text_;
 };
 
+void CompareOptimizer(const OptimizerSpec& here, const OptimizerSpec& in_job, Difference* out) {
+  out->Compare("optimizer", here.kind, in_job.kind);
+  out->Compare("sgd_momentum", here.sgd_momentum, in_job.sgd_momentum);
+  out->Compare("amsgrad", here.amsgrad, in_job.amsgrad);
+  out->Compare("state_precision", here.state_precision, in_job.state_precision);
+  out->Compare("master_format", here.master_format, in_job.master_format);
+  out->Compare("rounding_seed", here.rounding_seed, in_job.rounding_seed);
+  out->Compare("initial_accumulator", here.initial_accumulator, in_job.initial_accumulator);
+}
+
+void CompareLossScaling(const LossScaling& here, const LossScaling& in_job, Difference* out) {
+  out->Compare("loss_scaling.initial_scale", here.initial_scale, in_job.initial_scale);
+  out->Compare("loss_scaling.growth_factor", here.growth_factor, in_job.growth_factor);
+  out->Compare("loss_scaling.backoff_factor", here.backoff_factor, in_job.backoff_factor);
+  out->Compare("loss_scaling.growth_interval", uint64_t{here.growth_interval},
+               uint64_t{in_job.growth_interval});
+}
+
 void CompareOptions(const JobSpec& here, const JobSpec& in_job, Difference* out) {
   out->Compare("name", here.name, in_job.name);
   out->Compare("world_size", uint64_t{here.world_size}, uint64_t{in_job.world_size});
   out->Compare("groups", uint64_t{here.groups}, uint64_t{in_job.groups});
-  out->Compare("optimizer", here.optimizer.kind, in_job.optimizer.kind);
-  out->Compare("sgd_momentum", here.optimizer.sgd_momentum, in_job.optimizer.sgd_momentum);
+  CompareOptimizer(here.optimizer, in_job.optimizer, out);
   out->Compare("served_dtype", here.served_dtype, in_job.served_dtype);
   out->Compare("gradient_dtype", here.gradient_dtype, in_job.gradient_dtype);
   out->Compare("reduction", here.reduction, in_job.reduction);
   out->Compare("on_non_finite", here.on_non_finite, in_job.on_non_finite);
+  out->Compare("update_mode", here.update_mode, in_job.update_mode);
+  out->Compare("held_dtype", here.held_dtype, in_job.held_dtype);
+  out->Compare("clip_scope", here.clip_scope, in_job.clip_scope);
+  CompareLossScaling(here.loss_scaling, in_job.loss_scaling, out);
   out->Compare("keep_undo_state", here.keep_undo_state, in_job.keep_undo_state);
   out->Compare("shard_elements", here.shard_elements, in_job.shard_elements);
   out->Compare("slots_per_worker", uint64_t{here.slots_per_worker},
                uint64_t{in_job.slots_per_worker});
   out->Compare("overflow_bytes", here.overflow_bytes, in_job.overflow_bytes);
+  out->Compare("accumulates", here.accumulates, in_job.accumulates);
   out->Compare("number of layers", uint64_t{here.layers.size()}, uint64_t{in_job.layers.size()});
 }
 
@@ -72,6 +101,16 @@ void CompareLayer(size_t index, const LayerSpec& here, const LayerSpec& in_job, 
   }
 }
 
+void AddOptimizer(const OptimizerSpec& optimizer, Fingerprint* out) {
+  out->Add(static_cast<uint64_t>(optimizer.kind));
+  out->Add(uint64_t{optimizer.sgd_momentum});
+  out->Add(uint64_t{optimizer.amsgrad});
+  out->Add(static_cast<uint64_t>(optimizer.state_precision));
+  out->Add(static_cast<uint64_t>(optimizer.master_format));
+  out->Add(optimizer.rounding_seed);
+  out->Add(std::bit_cast<uint64_t>(optimizer.initial_accumulator));
+}
+
 }  // namespace
 
 std::string DescribeDifference(const JobSpec& here, const JobSpec& in_job) {
@@ -89,16 +128,23 @@ uint64_t FingerprintOf(const JobSpec& spec) {
   out.Add(spec.name);
   out.Add(spec.world_size);
   out.Add(spec.groups);
-  out.Add(static_cast<uint64_t>(spec.optimizer.kind));
-  out.Add(uint64_t{spec.optimizer.sgd_momentum});
+  AddOptimizer(spec.optimizer, &out);
   out.Add(static_cast<uint64_t>(spec.served_dtype));
   out.Add(static_cast<uint64_t>(spec.gradient_dtype));
   out.Add(static_cast<uint64_t>(spec.reduction));
   out.Add(static_cast<uint64_t>(spec.on_non_finite));
+  out.Add(static_cast<uint64_t>(spec.update_mode));
+  out.Add(static_cast<uint64_t>(spec.held_dtype));
+  out.Add(static_cast<uint64_t>(spec.clip_scope));
+  out.Add(std::bit_cast<uint64_t>(spec.loss_scaling.initial_scale));
+  out.Add(std::bit_cast<uint64_t>(spec.loss_scaling.growth_factor));
+  out.Add(std::bit_cast<uint64_t>(spec.loss_scaling.backoff_factor));
+  out.Add(spec.loss_scaling.growth_interval);
   out.Add(uint64_t{spec.keep_undo_state});
   out.Add(spec.shard_elements);
   out.Add(spec.slots_per_worker);
   out.Add(spec.overflow_bytes);
+  out.Add(uint64_t{spec.accumulates});
   out.Add(spec.layers.size());
   for (const LayerSpec& layer : spec.layers) {
     out.Add(layer.name);

@@ -66,17 +66,19 @@ Status CheckNode(size_t index, const Node& node) {
   return OkStatus();
 }
 
-// Smooth weighted round-robin over one period.
-std::vector<uint32_t> PatternOf(const std::vector<Node>& nodes) {
+// Without common factors.
+std::vector<int64_t> WeightsOf(const std::vector<Node>& nodes) {
   uint32_t divisor = 0;
   for (const Node& node : nodes) divisor = std::gcd(divisor, node.weight);
   std::vector<int64_t> weights;
-  int64_t total = 0;
-  for (const Node& node : nodes) {
-    weights.push_back(node.weight / divisor);
-    total += weights.back();
-  }
-  std::vector<int64_t> counters(nodes.size(), 0);
+  for (const Node& node : nodes) weights.push_back(node.weight / divisor);
+  return weights;
+}
+
+// Smooth weighted round-robin over one period.
+std::vector<uint32_t> PatternOf(const std::vector<int64_t>& weights) {
+  const int64_t total = std::accumulate(weights.begin(), weights.end(), int64_t{0});
+  std::vector<int64_t> counters(weights.size(), 0);
   std::vector<uint32_t> pattern;
   pattern.reserve(total);
   while (static_cast<int64_t>(pattern.size()) < total) {
@@ -87,6 +89,67 @@ std::vector<uint32_t> PatternOf(const std::vector<Node>& nodes) {
   }
   return pattern;
 }
+
+// Up to kElementsMax (2^44) times kLoadScale, times 2^26 elements, for each of 2^20 shards.
+__extension__ typedef unsigned __int128 Cost;
+
+// What the nodes have of one kind of layers, and where the next layer had best begin.
+class Balance {
+ public:
+  // The arguments outlive this object.
+  Balance(const std::vector<int64_t>& weights, const std::vector<uint32_t>& pattern)
+      : weights_(weights), pattern_(pattern), elements_(weights.size()), loads_(weights.size()) {}
+
+  // In [0, pattern length); `from` is looked at first.
+  uint64_t ChooseOffset(uint64_t layer_elements, uint64_t shard_elements, uint64_t from) const {
+    const uint64_t full = layer_elements / shard_elements;
+    const uint64_t tail = layer_elements % shard_elements;
+    // Whole periods weigh the same from every offset.
+    const uint64_t rest = full % pattern_.size();
+    Cost window = 0;
+    for (uint64_t k = 0; k < rest; ++k) window += LoadAt(from + k);
+    uint64_t best = from;
+    Cost best_cost = ~Cost{0};
+    const uint64_t end = from + std::min<uint64_t>(pattern_.size(), kOffsetsMax);
+    for (uint64_t offset = from; offset < end; ++offset) {
+      const Cost cost = window * shard_elements + LoadAt(offset + full) * tail;
+      if (cost < best_cost) {
+        best = offset;
+        best_cost = cost;
+      }
+      window += LoadAt(offset + rest) - LoadAt(offset);
+    }
+    return best % pattern_.size();
+  }
+
+  void Add(uint64_t layer_elements, uint64_t shard_elements, uint64_t offset) {
+    const uint64_t full = layer_elements / shard_elements;
+    const uint64_t periods = full / pattern_.size();
+    for (uint32_t node = 0; periods > 0 && node < weights_.size(); ++node) {
+      AddTo(node, periods * weights_[node] * shard_elements);
+    }
+    for (uint64_t k = periods * pattern_.size(); k < full; ++k) {
+      AddTo(NodeAt(offset + k), shard_elements);
+    }
+    AddTo(NodeAt(offset + full), layer_elements % shard_elements);
+  }
+
+ private:
+  static constexpr uint64_t kOffsetsMax = 1024;  // bounds the time for lists of odd weights
+  static constexpr uint64_t kLoadScale = 1024;   // above the largest weight: quotients stay apart
+
+  uint32_t NodeAt(uint64_t position) const { return pattern_[position % pattern_.size()]; }
+  Cost LoadAt(uint64_t position) const { return loads_[NodeAt(position)]; }
+  void AddTo(uint32_t node, uint64_t elements) {
+    elements_[node] += elements;
+    if (weights_[node] > 0) loads_[node] = elements_[node] * kLoadScale / weights_[node];
+  }
+
+  const std::vector<int64_t>& weights_;
+  const std::vector<uint32_t>& pattern_;
+  std::vector<uint64_t> elements_;  // by node
+  std::vector<uint64_t> loads_;     // by node: elements per weight, scaled
+};
 
 }  // namespace
 
@@ -121,6 +184,7 @@ Status ValidateNodes(const std::vector<Node>& nodes) {
 
 uint64_t FingerprintOf(const std::vector<Node>& nodes) {
   Fingerprint out;
+  out.Add(kLayoutRevision);
   out.Add(nodes.size());
   for (const Node& node : nodes) {
     out.Add(node.name);
@@ -149,12 +213,18 @@ Placement::Placement(const std::vector<Node>& nodes, const JobSpec& spec)
       std::find_if(nodes.begin(), nodes.end(), [](const Node& node) { return node.weight > 0; });
   LUWU_CHECK(lead != nodes.end(), "a node list is validated before placement");
   lead_ = static_cast<uint32_t>(lead - nodes.begin());
-  pattern_ = PatternOf(nodes);
+  const std::vector<int64_t> weights = WeightsOf(nodes);
+  pattern_ = PatternOf(weights);
   offsets_.reserve(spec.layers.size());
-  uint64_t before = 0;
+  Balance trainable(weights, pattern_);
+  Balance frozen(weights, pattern_);
+  uint64_t end = 0;
   for (const LayerSpec& layer : spec.layers) {
-    offsets_.push_back(before);
-    before += ShardCount(layer.elements, spec.shard_elements);
+    Balance& balance = layer.trainable() ? trainable : frozen;
+    const uint64_t offset = balance.ChooseOffset(layer.elements, spec.shard_elements, end);
+    balance.Add(layer.elements, spec.shard_elements, offset);
+    offsets_.push_back(offset);
+    end = (offset + ShardCount(layer.elements, spec.shard_elements)) % pattern_.size();
   }
 }
 

@@ -2,8 +2,12 @@
 //
 // Shard k of layer i lies on node pattern[(offset_i + k) mod pattern length]. The pattern repeats
 // every node `weight` times in smooth weighted round-robin order (nginx's algorithm: each turn adds
-// the weights to the counters, takes the largest, subtracts the total); offset_i is the number of
-// shards of all layers before i, so that small layers rotate over the nodes.
+// the weights to the counters, takes the largest, subtracts the total). Layers choose their offset
+// one after the other, so that the elements on each node stay in proportion to its weight: the
+// offset with the least sum, over the layer's shards, of (elements of the shard) times (elements
+// per weight that its node has from the layers before); of equal ones, the first from where the
+// layer before ended. Trainable and frozen layers are counted apart, since only the former have
+// state and gradients. All in integers, so that every machine finds the same.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +34,11 @@ struct Node {
 
 Status ValidateNodes(const std::vector<Node>& nodes);
 
-// Fingerprint of names, weights and addresses in order; peers with another list are refused.
+// Of the rules by which shards are placed and laid out. Whoever derives another layout from the
+// same spec and nodes must not talk to us, so it is part of the nodes' fingerprint.
+inline constexpr uint32_t kLayoutRevision = 1;
+
+// Fingerprint of names, weights and addresses in order; peers with another one are refused.
 uint64_t FingerprintOf(const std::vector<Node>& nodes);
 
 // Shards of a layer: ceil(elements / shard_elements); shard k covers [first, first + elements).

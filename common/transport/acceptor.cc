@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <map>
 #include <unordered_map>
@@ -78,6 +79,7 @@ class AcceptorImpl final : public Acceptor, public PendingOwner, public Listener
   }
 
   Status Listen(const AcceptorOptions& options) {
+    shm_allowed_uids_ = options.shm_allowed_uids;
     if (!options.tcp_address.empty()) {
       ASSIGN_OR_RETURN(TcpListener tcp, ListenTcp(options.tcp_address));
       tcp_port_ = tcp.port;
@@ -134,6 +136,19 @@ class AcceptorImpl final : public Acceptor, public PendingOwner, public Listener
   // PendingOwner
   StatusOr<SessionTerms> Lookup(uint64_t session_id) override {
     return authority_->Lookup(session_id);
+  }
+
+  Status CheckUser(uint32_t uid) override {
+    if (uid == 0 || uid == ::geteuid()) return OkStatus();
+    if (std::find(shm_allowed_uids_.begin(), shm_allowed_uids_.end(), uid) !=
+        shm_allowed_uids_.end()) {
+      return OkStatus();
+    }
+    return Error(
+        ErrorCode::kPermission,
+        "the peer is user {}; only root, user {} and those of shm_allowed_uids may dial by "
+        "shm",
+        uid, ::geteuid());
   }
 
   void OnRefused(PendingConnection* connection, const Status& why) override {
@@ -233,6 +248,7 @@ class AcceptorImpl final : public Acceptor, public PendingOwner, public Listener
   const std::shared_ptr<EventLoop> loop_;
   SessionAuthority* const authority_;
   uint16_t tcp_port_ = 0;
+  std::vector<uint32_t> shm_allowed_uids_;  // constant once we listen
 
   // Progress thread.
   std::string shm_path_;

@@ -51,7 +51,6 @@ StatusOr<std::unique_ptr<Dialler>> MakeDialler();
 // What the acceptor asks its owner about a session that knocks.
 struct SessionTerms {
   Secret secret = {};
-  uint32_t uid_expected = 0;               // shm: SO_PEERCRED must match, or be root
   ExposedRegions exposed;                  // ours: weights, inbox
   std::vector<RegionDescriptor> expected;  // the client's: board
   uint32_t connections = 1;                // how many tcp connections make up the link
@@ -71,6 +70,9 @@ class SessionAuthority {
 struct AcceptorOptions {
   std::string tcp_address;  // "host:port", port 0 picks one; empty: no tcp
   std::string shm_path;     // empty: no shm; a stale socket file is replaced, a live one refused
+  // Users whose processes may dial by shm, besides root and our own user. It is asked of the kernel
+  // (SO_PEERCRED), before the handshake's MAC, which every peer must give all the same.
+  std::vector<uint32_t> shm_allowed_uids;
 };
 
 // Listens and runs one progress thread ("luwu-rx") for all links, tcp and shm.

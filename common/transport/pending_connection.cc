@@ -98,8 +98,11 @@ Status PendingConnection::CheckAnswer() {
     return Error(ErrorCode::kInvalidArgument, "what came is no handshake of a {} connection",
                  KindName(kind_));
   }
+  if (kind_ == Kind::kShm) {
+    ASSIGN_OR_RETURN(const uint32_t uid, PeerUid(socket_.get()));
+    RETURN_IF_ERROR(owner_->CheckUser(uid));
+  }
   ASSIGN_OR_RETURN(terms_, owner_->Lookup(answer_.session_id));
-  if (kind_ == Kind::kShm) RETURN_IF_ERROR(CheckUser());
   const Mac expected = HandshakeMac(terms_->secret, kRoleClient, nonce_, answer_);
   if (!MacEqual(answer_.mac, expected)) {
     return Error(ErrorCode::kPermission, "wrong MAC: the peer does not know the session's secret");
@@ -111,13 +114,6 @@ Status PendingConnection::CheckAnswer() {
                  answer_.connections, connections);
   }
   return OkStatus();
-}
-
-Status PendingConnection::CheckUser() const {
-  ASSIGN_OR_RETURN(const uint32_t uid, PeerUid(socket_.get()));
-  if (uid == 0 || uid == terms_->uid_expected) return OkStatus();
-  return Error(ErrorCode::kPermission, "the session belongs to user {}, the peer is user {}",
-               terms_->uid_expected, uid);
 }
 
 StatusOr<bool> PendingConnection::ReceiveRegions() {

@@ -22,6 +22,8 @@ class PendingOwner {
  public:
   virtual ~PendingOwner() = default;
   virtual StatusOr<SessionTerms> Lookup(uint64_t session_id) = 0;
+  // Whether processes of this user may dial by shm.
+  virtual Status CheckUser(uint32_t uid) = 0;
   // The peer has proved itself, and its regions (shm) are mapped. May destroy the connection.
   virtual void OnProved(PendingConnection* connection) = 0;
   // Destroys the connection.
@@ -56,7 +58,6 @@ class PendingConnection final : public Pollable {
   StatusOr<bool> ReceiveAnswer();
   StatusOr<bool> ReceiveRegions();
   Status CheckAnswer();
-  Status CheckUser() const;
   Status SendNow(ConstByteSpan bytes);
   Status SendMac();
 

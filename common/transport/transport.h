@@ -118,6 +118,9 @@ class Endpoint {
 
   virtual Kind kind() const = 0;
   virtual bool connected() const = 0;
+  // Bytes of exposed regions that have been sent to the peer for its reads. Stays 0 over shm, whose
+  // readers nobody sees. Any thread.
+  virtual uint64_t served_bytes() const { return 0; }
 };
 
 }  // namespace luwu::transport

@@ -6,12 +6,15 @@
 
 #include <cstdint>
 
+#include "common/base/bytes.h"
 #include "common/base/status.h"
 #include "common/tensor/dtype.h"
 
 namespace luwu {
 
 inline constexpr uint32_t kSlotTrailerMagic = 0x4c53574c;  // "LWSL"
+// In place of the magic while the writer of shared memory replaces the trailer.
+inline constexpr uint32_t kSlotTrailerBusy = 0x4257574c;  // "LWWB"
 inline constexpr uint16_t kSlotTrailerVersion = 1;
 inline constexpr uint64_t kSlotTrailerBytes = 64;
 inline constexpr uint32_t kAllShards = 0xffffffffu;
@@ -45,6 +48,14 @@ static_assert(sizeof(SlotTrailer) == kSlotTrailerBytes);
 
 // Sets magic and version, zeroes the reserved fields and signs the trailer.
 void SealSlotTrailer(SlotTrailer* trailer);
+
+// Into and out of memory that the other side may be looking at or writing (`slot_end` are the last
+// 64 bytes of a slot, 8-byte aligned). Store marks the trailer as busy, writes what follows the
+// magic, and the magic last; all stores before it are visible to whoever sees a new word. Load
+// returns false when the trailer is busy: it is being replaced, and a doorbell of its own will
+// follow. Else it is whole, or damaged for good, which CheckSlotTrailer tells.
+void StoreSlotTrailer(const SlotTrailer& trailer, ByteSpan slot_end);
+[[nodiscard]] bool LoadSlotTrailer(ConstByteSpan slot_end, SlotTrailer* trailer);
 
 // Shape only: magic, version, CRC, flag combinations, reserved fields. What the numbers mean is
 // for the receiver to check against its job.

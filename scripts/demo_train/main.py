@@ -6,6 +6,7 @@ Run it through scripts/demo, which installs, builds, and passes its options on.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -21,7 +22,7 @@ from cluster import Cluster, ClusterError  # noqa: E402
 
 from children import ChildFailed  # noqa: E402
 from corpus import read_text  # noqa: E402
-from plan import Plan  # noqa: E402
+from plan import RATES, Plan  # noqa: E402
 from report import save_curves, save_json, summary, table  # noqa: E402
 from run import LuwuRun, Result, run_reference  # noqa: E402
 
@@ -41,6 +42,18 @@ def parse() -> argparse.Namespace:
                         help="daemons; the first is reached by shm, the others by tcp (default 2)")
     parser.add_argument("--wire", choices=["bf16", "fp32"], default="bf16",
                         help="dtype of weights and gradients on the wire (default bf16)")
+    parser.add_argument("--optimizer", choices=list(RATES), default="adamw",
+                        help="of both runs (default adamw)")
+    parser.add_argument("--state-precision", choices=["float32", "bfloat16", "blockwise8"],
+                        default="float32", help="of moments in the daemons (default float32)")
+    parser.add_argument("--master-format", choices=["float32", "split"], default="float32",
+                        help="split: the served bf16 copy and the 16 bits that it lacks (default "
+                        "float32)")
+    parser.add_argument("--update-mode", choices=["auto", "immediate", "deferred", "speculative"],
+                        default="auto", help="when gradients are applied (default auto: deferred "
+                        "with --clip-norm, else immediate)")
+    parser.add_argument("--clip-norm", type=float, default=0.0, metavar="NORM",
+                        help="largest norm of all gradients (default: not limited)")
     parser.add_argument("--rows", type=int, default=8,
                         help="sequences per worker and step (default 8)")
     parser.add_argument("--seed", type=int, default=1)
@@ -57,6 +70,12 @@ def parse() -> argparse.Namespace:
     for name in ("steps", "workers", "daemons", "rows"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} must be at least 1")
+    if not 0 <= options.clip_norm < math.inf:
+        parser.error("--clip-norm must be positive, or 0 for no limit")
+    if options.clip_norm and options.update_mode == "immediate":
+        parser.error("--clip-norm needs --update-mode deferred or speculative")
+    if options.master_format == "split" and options.wire != "bf16":
+        parser.error("--master-format split needs --wire bf16")
     return options
 
 
@@ -91,7 +110,10 @@ def run(options: argparse.Namespace) -> int:
     text = options.out / "kjv.txt"
     read_text(text)
     plan = Plan(steps=options.steps, stop_after=options.steps, workers=options.workers,
-                rows=options.rows, seed=options.seed, wire=options.wire, text=text)
+                rows=options.rows, seed=options.seed, optimizer=options.optimizer,
+                state_precision=options.state_precision, master_format=options.master_format,
+                update_mode=options.update_mode, clip_norm=options.clip_norm, wire=options.wire,
+                text=text)
     kill_at = None if options.no_kill else options.steps // _KILL_FRACTION
     check_at = None if kill_at is None else min(kill_at + _STEPS_AFTER_KILL, options.steps - 1)
     replay = None
@@ -109,7 +131,8 @@ def run(options: argparse.Namespace) -> int:
             short = Plan(**{**vars(plan), "stop_after": check_at + 1})
             replay = LuwuRun(short, cluster.endpoints, "demo-replay", options.out, "replay", None,
                              check_at).execute()
-    print("training the same model with torch.optim.AdamW in one process, with the same batches")
+    print(f"training the same model with {plan.optimizer} of torch in one process, with the same "
+          "batches")
     reference = run_reference(plan, options.out, min(plan.workers, os.cpu_count() or 1))
     identical, compared = verdict(main, replay, check_at or 0)
     values = summary(plan, "demo", main, reference, identical)

@@ -12,6 +12,10 @@ from typing import Any
 from gpt import Shape
 
 ROWS_HELD_OUT = 64
+# Learning rate and weight decay (of matrices) that suit the model, by optimizer.
+RATES = {"adamw": (1.5e-3, 0.1), "adam": (1.5e-3, 0.0), "lion": (2.5e-4, 0.6),
+         "adagrad": (1e-2, 0.0), "sgd": (0.3, 0.0)}
+SGD_MOMENTUM = 0.9
 _WARMUP_STEPS = 20
 _LOWEST = 0.1  # of the learning rate, at the end
 
@@ -19,20 +23,38 @@ _LOWEST = 0.1  # of the learning rate, at the end
 @dataclass(frozen=True)
 class Plan:
     """``steps``: length of the learning-rate schedule; ``stop_after``: steps that this run really
-    makes. ``rows``: sequences per worker and step."""
+    makes. ``rows``: sequences per worker and step. ``clip_norm``: of all gradients; 0: no limit.
+    ``state_precision``, ``master_format``, ``update_mode``: as in ``luwu``."""
 
     steps: int
     stop_after: int
     workers: int
     rows: int = 8
     seed: int = 1
-    lr: float = 1.5e-3
-    weight_decay: float = 0.1
+    optimizer: str = "adamw"
+    state_precision: str = "float32"
+    master_format: str = "float32"
+    update_mode: str = "auto"
+    clip_norm: float = 0.0
     wire: str = "bf16"
     text: Path = Path("kjv.txt")
 
     def shape(self) -> Shape:
         return Shape()
+
+    @property
+    def lr(self) -> float:
+        return RATES[self.optimizer][0]
+
+    @property
+    def weight_decay(self) -> float:
+        return RATES[self.optimizer][1]
+
+    @property
+    def resolved_update_mode(self) -> str:
+        if self.update_mode != "auto":
+            return self.update_mode
+        return "deferred" if self.clip_norm else "immediate"
 
     @property
     def tokens_per_step(self) -> int:

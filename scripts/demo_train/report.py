@@ -41,6 +41,13 @@ def summary(plan: Plan, job: str, main: Result, reference: Result,
         "daemon_state_bytes": daemon_state_bytes(main.status, job),
         "steps": len(main.losses),
         "skipped_steps": main.skipped_steps,
+        "clipped_steps": main.clipped_steps,
+        "grad_norm": main.grad_norm,
+        "optimizer": plan.optimizer,
+        "state_precision": plan.state_precision,
+        "master_format": plan.master_format,
+        "update_mode": plan.resolved_update_mode,
+        "clip_norm": plan.clip_norm or None,
         "tokens_per_s": main.tokens_per_s,
         "training_seconds": main.seconds,
         "workers": plan.workers,
@@ -54,8 +61,15 @@ def table(values: dict[str, Any], compared: str) -> str:
     """For people."""
     nodes = ", ".join(f"{name} {human_bytes(count)}"
                       for name, count in values["daemon_state_bytes"].items())
+    limit = "none" if values["clip_norm"] is None else f"{values['clip_norm']:g}"
+    clipped = f", reached in {values['clipped_steps']} steps" if values["clip_norm"] else ""
     rows = [
-        ("", "LuWu", "torch.optim.AdamW"),
+        ("", "LuWu", "plain torch, one process"),
+        ("optimizer", values["optimizer"], values["optimizer"]),
+        ("state, masters", f"{values['state_precision']}, {values['master_format']}",
+         "float32, float32"),
+        ("updates", values["update_mode"], "after backward"),
+        ("limit of the gradient norm", limit + clipped, limit),
         ("training loss, last steps", f"{values['final_loss']:.4f}",
          f"{values['reference_final_loss']:.4f}"),
         ("loss on held-out text", f"{values['held_out_loss']:.4f}",
@@ -90,7 +104,7 @@ def save_curves(main: Result, reference: Result, kill_at: int | None, path: Path
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
-    axes.plot(reference.losses, color="0.6", linewidth=3, label="torch.optim.AdamW, one process")
+    axes.plot(reference.losses, color="0.6", linewidth=3, label="plain torch, one process")
     axes.plot(main.losses, color="tab:blue", linewidth=1, label="LuWu, all state in the daemons")
     if main.killed and kill_at is not None:
         axes.axvline(kill_at, color="tab:red", linestyle=":", linewidth=1,

@@ -30,6 +30,8 @@ class Result:
     status: Any = None
     killed: bool = False
     skipped_steps: int = 0
+    clipped_steps: int = 0
+    grad_norm: float = 0.0  # of the last step
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ class _Meter:
             self._times.append(time.monotonic())
             result.losses.append(sum(losses.values()) / len(losses))
             result.skipped_steps += not event["applied"]
+            result.clipped_steps += event["clipped"]
+            result.grad_norm = event["grad_norm"]
             progress.step(step, result.losses[-1], self._rate(),
                           sum(f for f, _ in self._bytes.values()),
                           sum(p for _, p in self._bytes.values()))
@@ -123,7 +127,7 @@ class _Meter:
 
 
 def run_reference(plan: Plan, folder: Path, threads: int) -> Result:
-    """Trains the same model with ``torch.optim.AdamW`` in one process."""
+    """Trains the same model with plain torch in one process."""
     result = Result()
     started = time.monotonic()
     with Family() as family, Progress("reference", plan.stop_after) as progress:

@@ -21,7 +21,7 @@ import luwu  # noqa: E402
 import luwu.torch as lt  # noqa: E402
 from corpus import Corpus  # noqa: E402
 from gpt import Block, loss_of, make_gpt  # noqa: E402
-from plan import ROWS_HELD_OUT, Plan, add_plan_options, plan_of  # noqa: E402
+from plan import ROWS_HELD_OUT, SGD_MOMENTUM, Plan, add_plan_options, plan_of  # noqa: E402
 
 _HOLD_S = 60
 
@@ -31,10 +31,22 @@ def tell(event: str, **values: Any) -> None:
     print(json.dumps({"event": event, **values}), flush=True)
 
 
-def state_hash(optimizer: lt.OffloadedOptimizer) -> str:
-    """SHA-256 over all masters and both moments."""
+_KINDS = {"adamw": luwu.AdamW, "adam": luwu.Adam, "sgd": luwu.SGD, "lion": luwu.Lion,
+          "adagrad": luwu.Adagrad}
+
+
+def optimizer_of(plan: Plan) -> luwu.HyperParameters:
+    momentum = {"momentum": SGD_MOMENTUM} if plan.optimizer == "sgd" else {}
+    return _KINDS[plan.optimizer](
+        lr=plan.lr, **momentum, state_precision=plan.state_precision,
+        master_format=plan.master_format, rounding_seed=plan.seed)
+
+
+def state_hash(optimizer: lt.OffloadedOptimizer, moments: int) -> str:
+    """SHA-256 over all masters and moments."""
     digest = hashlib.sha256()
-    for tensors in (optimizer.full_state_dict(), optimizer.moments(1), optimizer.moments(2)):
+    for tensors in (optimizer.full_state_dict(),
+                    *(optimizer.moments(number + 1) for number in range(moments))):
         for name in sorted(tensors):
             digest.update(name.encode())
             digest.update(tensors[name].numpy().tobytes())
@@ -76,8 +88,9 @@ def train(plan: Plan, options: argparse.Namespace) -> None:
     model = make_gpt(plan.shape(), plan.seed)
     optimizer = lt.offload(
         model, units=Block, endpoints=options.endpoints, job=options.job, rank=options.rank,
-        world_size=plan.workers, optimizer=luwu.AdamW(lr=plan.lr),
+        world_size=plan.workers, optimizer=optimizer_of(plan),
         param_groups=lt.decay_groups(model, plan.weight_decay), wire=plan.wire,
+        update_mode=plan.update_mode, clip_grad_norm=plan.clip_norm or None,
         settings=lt.Settings(restart_count=options.restart_count, transport="auto"))
     first = optimizer.current_step  # not 0 after a restart
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -96,10 +109,13 @@ def train(plan: Plan, options: argparse.Namespace) -> None:
         schedule.step()
         info = optimizer.session.info()
         tell("step", step=step, loss=loss.item(), applied=outcome.applied,
-             culprit=outcome.culprit, fetched=info.fetched_bytes, pushed=info.pushed_bytes,
+             culprit=outcome.culprit, grad_norm=outcome.grad_norm,
+             clipped=outcome.clip_factor < 1,
+             fetched=info.fetched_bytes, pushed=info.pushed_bytes,
              resident=optimizer.resident_bytes(), peak=peak.bytes)
         if step == options.hash_at and options.rank == 0:
-            tell("state", step=step, sha256=state_hash(optimizer))
+            moments = 2 if plan.optimizer in ("adamw", "adam") else 1
+            tell("state", step=step, sha256=state_hash(optimizer, moments))
     if options.rank == 0:
         with torch.no_grad():
             held_out = loss_of(model, corpus.held_out(ROWS_HELD_OUT)).item()

@@ -1,6 +1,8 @@
 #include "server/cluster/commit_coordinator.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "common/base/check.h"
@@ -11,13 +13,25 @@ namespace {
 
 constexpr size_t kDecisionsKept = 4;
 constexpr uint32_t kNamedMax = 5;
+constexpr double kNormEpsilon = 1e-6;  // as in torch.nn.utils.clip_grad_norm_
 
 }  // namespace
 
-CommitCoordinator::CommitCoordinator(CoordinatorOptions options) : options_(std::move(options)) {
+CoordinatorOptions CoordinatorOptionsFor(const JobSpec& spec, uint64_t epoch,
+                                         std::vector<Node> nodes) {
+  return {.job = spec.name,
+          .epoch = epoch,
+          .nodes = std::move(nodes),
+          .on_non_finite = spec.on_non_finite,
+          .clip_scope = spec.clip_scope,
+          .clip_units = ClipUnits(spec),
+          .loss_scaling = spec.loss_scaling};
+}
+
+CommitCoordinator::CommitCoordinator(CoordinatorOptions options)
+    : options_(std::move(options)), loss_scale_(options_.loss_scaling) {
   MutexLock lock(mutex_);
   reported_.resize(options_.nodes.size());
-  non_finite_.resize(options_.nodes.size());
 }
 
 CommitCoordinator::~CommitCoordinator() {
@@ -35,10 +49,43 @@ Status CommitCoordinator::CheckReport(const StepReport& report) const {
     return Error(ErrorCode::kInvalidArgument, "a report of node {}; the node list has {} nodes",
                  report.node, options_.nodes.size());
   }
-  if (report.step == next_step_ || FindDecided(report.step) != nullptr) return OkStatus();
+  if (FindDecided(report.step) != nullptr) return OkStatus();
+  if (report.step == next_step_) return CheckFindings(report);
   return Error(ErrorCode::kStepMismatch,
                "node '{}' reports step {} of job '{}'; the next to be decided is step {}",
                options_.nodes[report.node].name, report.step, options_.job, next_step_);
+}
+
+// Workers pass the same limits to all nodes; one that does not must not pass for clipped.
+Status CommitCoordinator::CheckFindings(const StepReport& report) const {
+  const StepFindings& findings = report.findings;
+  if (findings.non_finite.empty() && findings.squares.size() != options_.clip_units) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "node '{}' reports {} sums of squares for step {} of job '{}', which has {} clip "
+                 "units; use daemons of one version",
+                 options_.nodes[report.node].name, findings.squares.size(), report.step,
+                 options_.job, options_.clip_units);
+  }
+  const size_t limits = options_.clip_scope == ClipScope::kNone    ? 0
+                        : options_.clip_scope == ClipScope::kGroup ? options_.clip_units
+                                                                   : 1;
+  if (findings.norm_limits.size() != limits) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "node '{}' reports {} norm limits for step {} of job '{}', which has {}; use "
+                 "daemons of one version",
+                 options_.nodes[report.node].name, findings.norm_limits.size(), report.step,
+                 options_.job, limits);
+  }
+  for (size_t i = 0; i < reported_.size(); ++i) {
+    if (!reported_[i] || reported_[i]->norm_limits == findings.norm_limits) continue;
+    return Error(ErrorCode::kInvalidArgument,
+                 "node '{}' reports max_norm [{}] for step {} of job '{}', node '{}' [{}]; pass "
+                 "equal hyper-parameters to all nodes",
+                 options_.nodes[report.node].name, fmt::join(findings.norm_limits, ", "),
+                 report.step, options_.job, options_.nodes[i].name,
+                 fmt::join(reported_[i]->norm_limits, ", "));
+  }
+  return OkStatus();
 }
 
 const StepDecision* CommitCoordinator::FindDecided(uint64_t step) const {
@@ -55,14 +102,49 @@ bool CommitCoordinator::AllReported() const {
   return true;
 }
 
-StepDecision CommitCoordinator::Decide() const {
+StepDecision CommitCoordinator::Decide() {
+  StepDecision decision;
   // The first in node order, so that the same reports give the same words in any order of arrival.
-  for (const std::string& culprit : non_finite_) {
-    if (culprit.empty()) continue;
-    return {options_.on_non_finite == NonFinitePolicy::kFail ? Outcome::kFailed : Outcome::kSkipped,
-            culprit};
+  for (const std::optional<StepFindings>& findings : reported_) {
+    if (!findings || findings->non_finite.empty()) continue;
+    decision.outcome =
+        options_.on_non_finite == NonFinitePolicy::kFail ? Outcome::kFailed : Outcome::kSkipped;
+    decision.culprit = findings->non_finite;
+    decision.grad_norm = std::numeric_limits<double>::quiet_NaN();
+    break;
   }
-  return {Outcome::kApplied, ""};
+  const bool finite = decision.outcome == Outcome::kUnspecified;
+  if (finite) {
+    decision.outcome = Outcome::kApplied;
+    DecideNorms(&decision);
+  }
+  loss_scale_.Update(finite);
+  decision.next_loss_scale = loss_scale_.value();
+  return decision;
+}
+
+void CommitCoordinator::DecideNorms(StepDecision* decision) const {
+  std::vector<ExactSum> squares(options_.clip_units);
+  ExactSum total;
+  std::vector<double> limits;
+  for (const std::optional<StepFindings>& findings : reported_) {
+    if (!findings) continue;
+    limits = findings->norm_limits;
+    for (uint32_t unit = 0; unit < options_.clip_units; ++unit) {
+      squares[unit].Merge(findings->squares[unit]);
+    }
+  }
+  for (const ExactSum& sum : squares) total.Merge(sum);
+  decision->grad_norm = std::sqrt(total.ToDouble());
+  bool clips = false;
+  std::vector<double> factors(options_.clip_units, 1.0);
+  for (uint32_t unit = 0; unit < options_.clip_units && !limits.empty(); ++unit) {
+    const double limit = limits.size() == 1 ? limits[0] : limits[unit];
+    if (limit == 0) continue;
+    factors[unit] = std::min(1.0, limit / (std::sqrt(squares[unit].ToDouble()) + kNormEpsilon));
+    clips = clips || factors[unit] != 1.0;
+  }
+  if (clips) decision->factors = std::move(factors);
 }
 
 void CommitCoordinator::Report(const StepReport& report, TimePoint deadline,
@@ -76,10 +158,7 @@ void CommitCoordinator::Report(const StepReport& report, TimePoint deadline,
     } else if (const StepDecision* decided = FindDecided(report.step)) {
       answer = *decided;
     } else {
-      if (!reported_[report.node]) {
-        reported_[report.node] = true;
-        non_finite_[report.node] = report.non_finite;
-      }
+      if (!reported_[report.node]) reported_[report.node] = report.findings;
       if (!AllReported()) {
         waiters_.push_back({deadline, std::move(done)});
         return;
@@ -88,8 +167,7 @@ void CommitCoordinator::Report(const StepReport& report, TimePoint deadline,
       decided_.push_back({next_step_, *answer});
       if (decided_.size() > kDecisionsKept) decided_.pop_front();
       ++next_step_;
-      std::fill(reported_.begin(), reported_.end(), false);
-      std::fill(non_finite_.begin(), non_finite_.end(), std::string());
+      std::fill(reported_.begin(), reported_.end(), std::nullopt);
       waiters.swap(waiters_);
     }
   }

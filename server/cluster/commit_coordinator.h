@@ -4,12 +4,17 @@
 // already decided gets the remembered decision (the last few are kept; a node is never more than
 // one step behind).
 //
+// It also keeps the job's loss scale, and turns the nodes' exact sums of squares into norms and
+// clip factors: the bits of a decision do not depend on how many nodes there are, nor on who came
+// first.
+//
 // Pure logic: no threads, no RPC. Thread-safe; callbacks run without the lock held, on the thread
 // of whoever caused them.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +23,7 @@
 #include "common/base/sync.h"
 #include "common/tensor/job_spec.h"
 #include "common/tensor/placement.h"
+#include "server/cluster/loss_scale.h"
 #include "server/step/step_reporter.h"
 
 namespace luwu {
@@ -27,14 +33,19 @@ struct CoordinatorOptions {
   uint64_t epoch = 0;
   std::vector<Node> nodes;  // those with a positive weight must report
   NonFinitePolicy on_non_finite = NonFinitePolicy::kUnspecified;
+  ClipScope clip_scope = ClipScope::kNone;
+  uint32_t clip_units = 1;
+  LossScaling loss_scaling = {};
 };
+CoordinatorOptions CoordinatorOptionsFor(const JobSpec& spec, uint64_t epoch,
+                                         std::vector<Node> nodes);
 
 // What a node says about the end of a step.
 struct StepReport {
   uint64_t epoch = 0;
   uint64_t step = 0;
   uint32_t node = 0;
-  std::string non_finite;  // empty, or layer, tensor and rank in words
+  StepFindings findings;
 };
 
 class CommitCoordinator {
@@ -45,13 +56,15 @@ class CommitCoordinator {
 
   // `done` runs once: with the decision; with kDeadline naming the nodes that have not reported,
   // from the first Tick after `deadline` (the report stays counted); or at once with
-  // kInvalidArgument (unknown node), kStaleEpoch, kStepMismatch, or the reason of Shutdown.
+  // kInvalidArgument (unknown node; other norm limits than another node's, which is named),
+  // kStaleEpoch, kStepMismatch, or the reason of Shutdown.
   void Report(const StepReport& report, TimePoint deadline, DecisionCallback done)
       LUWU_EXCLUDES(mutex_);
   void Tick(TimePoint now) LUWU_EXCLUDES(mutex_);
   // Ends all waits with `why`; later reports are answered with it.
   void Shutdown(const Status& why) LUWU_EXCLUDES(mutex_);
 
+  uint32_t clip_units() const { return options_.clip_units; }
   // The first step that has not been decided.
   uint64_t next_step() const LUWU_EXCLUDES(mutex_);
 
@@ -68,15 +81,18 @@ class CommitCoordinator {
   Status CheckReport(const StepReport& report) const LUWU_REQUIRES(mutex_);
   const StepDecision* FindDecided(uint64_t step) const LUWU_REQUIRES(mutex_);
   bool AllReported() const LUWU_REQUIRES(mutex_);
-  StepDecision Decide() const LUWU_REQUIRES(mutex_);
+  Status CheckFindings(const StepReport& report) const LUWU_REQUIRES(mutex_);
+  StepDecision Decide() LUWU_REQUIRES(mutex_);
+  void DecideNorms(StepDecision* decision) const LUWU_REQUIRES(mutex_);
   std::string MissingNodes() const LUWU_REQUIRES(mutex_);
 
   const CoordinatorOptions options_;
   mutable Mutex mutex_;
   Status shutdown_ LUWU_GUARDED_BY(mutex_);
   uint64_t next_step_ LUWU_GUARDED_BY(mutex_) = 0;
-  std::vector<bool> reported_ LUWU_GUARDED_BY(mutex_);           // of next_step_, by node
-  std::vector<std::string> non_finite_ LUWU_GUARDED_BY(mutex_);  // likewise
+  LossScale loss_scale_ LUWU_GUARDED_BY(mutex_);  // of next_step_
+  // Of next_step_, by node.
+  std::vector<std::optional<StepFindings>> reported_ LUWU_GUARDED_BY(mutex_);
   std::vector<Waiter> waiters_ LUWU_GUARDED_BY(mutex_);
   std::deque<Decided> decided_ LUWU_GUARDED_BY(mutex_);  // oldest first
 };

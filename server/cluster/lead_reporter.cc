@@ -10,8 +10,8 @@ class LeadReporter final : public StepReporter {
   LeadReporter(std::shared_ptr<CommitCoordinator> coordinator, uint64_t epoch, uint32_t self)
       : coordinator_(std::move(coordinator)), epoch_(epoch), self_(self) {}
 
-  void Report(uint64_t step, const std::string& non_finite, DecisionCallback done) override {
-    coordinator_->Report({epoch_, step, self_, non_finite}, TimePoint::max(), std::move(done));
+  void Report(uint64_t step, const StepFindings& findings, DecisionCallback done) override {
+    coordinator_->Report({epoch_, step, self_, findings}, TimePoint::max(), std::move(done));
   }
 
  private:

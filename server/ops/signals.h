@@ -1,9 +1,13 @@
 // Termination signals, waited for by the main thread instead of handled: no code of ours runs in a
 // signal handler. The first SIGTERM, SIGINT or SIGHUP asks for a clean stop; the second one ends
-// the process at once (default action).
+// the process at once, with a line in the log, and so does a stop that takes too long.
 //
 // Main thread only.
 #pragma once
+
+#include <thread>
+
+#include "common/base/unique_fd.h"
 
 namespace luwu {
 
@@ -11,8 +15,28 @@ namespace luwu {
 // ignores SIGPIPE (a peer that goes away is a write error). Call it first in main().
 void BlockTerminationSignals();
 
-// Waits for a termination signal and returns its number. From then on the next one kills, and so
-// does SIGALRM after `drain_seconds`: a stop that hangs must not outlive the operator's patience.
-int WaitForTermination(unsigned drain_seconds);
+// Waits for a termination signal and returns its number.
+int WaitForTermination();
+
+// Exit status of a stop that was cut short.
+inline constexpr int kExitForced = 3;
+
+// While it lives, a further termination signal, or the end of `drain_seconds` (a stop that hangs
+// must not outlive the operator's patience), is logged and ends the process with kExitForced. One
+// thread, "luwu-signal". Afterwards the signals have their default action.
+class StopWatch {
+ public:
+  explicit StopWatch(unsigned drain_seconds);
+  ~StopWatch();
+  StopWatch(const StopWatch&) = delete;
+  StopWatch& operator=(const StopWatch&) = delete;
+
+ private:
+  void Run(unsigned drain_seconds);
+
+  const UniqueFd signals_;  // signalfd
+  const UniqueFd stopped_;  // eventfd
+  std::thread thread_;
+};
 
 }  // namespace luwu

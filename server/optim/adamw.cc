@@ -7,51 +7,15 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "server/optim/kernels/update-inl.h"
-
-// Outside the per-target namespaces: one definition for all of them.
-#ifndef LUWU_OPTIM_ADAMW_SCALARS_
-#define LUWU_OPTIM_ADAMW_SCALARS_
-namespace luwu::optim {
-
-struct AdamWScalars {
-  float decay = 1;  // 1 - lr * weight_decay
-  float beta1 = 0;
-  float one_minus_beta1 = 0;
-  float beta2 = 0;
-  float one_minus_beta2 = 0;
-  float bias2_root = 1;  // sqrt(1 - beta2^t)
-  float eps = 0;
-  float minus_step_size = 0;  // -lr / (1 - beta1^t)
-};
-
-}  // namespace luwu::optim
-#endif
+#include "server/optim/kernels/adam-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace luwu::optim {
 namespace HWY_NAMESPACE {
 
-struct AdamWRule {
-  static constexpr uint32_t kStates = 3;
-  const AdamWScalars scalars;
-
-  HWY_INLINE void operator()(V32 gradient, V32& master, V32& mean, V32& square) const {
-    const F32 d;
-    master = hn::Mul(master, hn::Set(d, scalars.decay));
-    mean = hn::Add(hn::Mul(mean, hn::Set(d, scalars.beta1)),
-                   hn::Mul(hn::Set(d, scalars.one_minus_beta1), gradient));
-    square = hn::Add(hn::Mul(square, hn::Set(d, scalars.beta2)),
-                     hn::Mul(hn::Mul(hn::Set(d, scalars.one_minus_beta2), gradient), gradient));
-    const V32 root = hn::Div(hn::Sqrt(square), hn::Set(d, scalars.bias2_root));
-    const V32 denominator = hn::Add(root, hn::Set(d, scalars.eps));
-    const V32 step = hn::Mul(hn::Set(d, scalars.minus_step_size), mean);
-    master = hn::Add(master, hn::Div(step, denominator));
-  }
-};
-
-uint64_t UpdateAdamW(const AdamWScalars& scalars, const UpdateRange& range) {
-  return RunUpdate(AdamWRule{scalars}, range);
+UpdateOutcome UpdateAdam(const AdamScalars& scalars, const OptimizerSpec& optimizer,
+                         uint64_t applied, const UpdateRange& range) {
+  return RunUpdate(AdamRule<false>{scalars}, optimizer, applied, range);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -61,20 +25,38 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace luwu::optim {
 
-HWY_EXPORT(UpdateAdamW);
+HWY_EXPORT(UpdateAdam);
 
-uint64_t ApplyAdamW(const HyperParameters& hyper, uint64_t applied, const UpdateRange& range) {
+AdamScalars MakeAdamScalars(OptimizerKind kind, const HyperParameters& hyper, uint64_t applied) {
   const double t = static_cast<double>(applied) + 1;
-  AdamWScalars scalars;
-  scalars.decay = static_cast<float>(1 - hyper.lr * hyper.weight_decay);
+  AdamScalars scalars;
+  if (kind == OptimizerKind::kAdamW) {
+    scalars.decay = static_cast<float>(1 - hyper.lr * hyper.weight_decay);
+  } else {
+    scalars.l2 = static_cast<float>(hyper.weight_decay);
+  }
   scalars.beta1 = static_cast<float>(hyper.beta1);
   scalars.one_minus_beta1 = static_cast<float>(1 - hyper.beta1);
   scalars.beta2 = static_cast<float>(hyper.beta2);
   scalars.one_minus_beta2 = static_cast<float>(1 - hyper.beta2);
   scalars.bias2_root = static_cast<float>(std::sqrt(1 - std::pow(hyper.beta2, t)));
+  scalars.inverse_bias2_root = 1 / scalars.bias2_root;
   scalars.eps = static_cast<float>(hyper.eps);
   scalars.minus_step_size = static_cast<float>(-(hyper.lr / (1 - std::pow(hyper.beta1, t))));
-  return HWY_DYNAMIC_DISPATCH(UpdateAdamW)(scalars, range);
+  scalars.has_l2 = scalars.l2 != 0;
+  return scalars;
+}
+
+Moments AdamMoments(const OptimizerSpec& optimizer) {
+  return {optimizer.amsgrad ? 3u : 2u,
+          {StateRole::kSigned, StateRole::kUnsigned, StateRole::kUnsigned}};
+}
+
+UpdateOutcome ApplyAdam(const OptimizerSpec& optimizer, const HyperParameters& hyper,
+                        uint64_t applied, const UpdateRange& range) {
+  const AdamScalars scalars = MakeAdamScalars(optimizer.kind, hyper, applied);
+  if (optimizer.amsgrad) return ApplyAmsgrad(optimizer, scalars, applied, range);
+  return HWY_DYNAMIC_DISPATCH(UpdateAdam)(scalars, optimizer, applied, range);
 }
 
 }  // namespace luwu::optim

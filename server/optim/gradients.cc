@@ -27,10 +27,7 @@ void AccumulateBlock(const GradientSource& source, uint64_t at, bool first, floa
                  hn::LoadU(d, sum + 3 * n)},
                 value);
   }
-  hn::StoreU(value.a, d, sum);
-  hn::StoreU(value.b, d, sum + n);
-  hn::StoreU(value.c, d, sum + 2 * n);
-  hn::StoreU(value.e, d, sum + 3 * n);
+  StoreBlock(value, sum);
 }
 
 void Accumulate(const GradientSource& source, uint64_t count, bool first, float* sum) {

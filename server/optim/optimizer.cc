@@ -1,38 +1,41 @@
 #include "server/optim/optimizer.h"
 
 #include "common/base/check.h"
-#include "server/optim/adamw.h"
-#include "server/optim/sgd.h"
+#include "server/optim/registry.h"
 
 namespace luwu::optim {
+namespace {
 
-uint32_t StateArrayCount(const OptimizerSpec& optimizer) {
-  switch (optimizer.kind) {
-    case OptimizerKind::kAdamW:
-      return 3;
-    case OptimizerKind::kSgd:
-      return optimizer.sgd_momentum ? 2 : 1;
-    case OptimizerKind::kUnspecified:
-      break;
-  }
-  LUWU_CHECK(false, "optimizer kind of a job spec that was not validated");
-  return 0;
+const OptimizerEntry& EntryOf(const OptimizerSpec& optimizer) {
+  const OptimizerEntry* entry = FindOptimizer(optimizer.kind);
+  LUWU_CHECK(entry != nullptr, "optimizer kind of a job spec that was not validated");
+  return *entry;
 }
 
-uint64_t ApplyUpdate(const OptimizerSpec& optimizer, const HyperParameters& hyper, uint64_t applied,
-                     const UpdateRange& range) {
-  if (range.count == 0) return kAllFinite;
-  LUWU_CHECK(!range.gradients.empty(), "an update needs a gradient source");
-  for (const GradientSource& source : range.gradients) {
-    LUWU_CHECK(IsSupported(source.dtype), "gradient dtype");
+}  // namespace
+
+StateLayout LayoutOf(const OptimizerSpec& optimizer) {
+  return LayoutOf(EntryOf(optimizer), optimizer);
+}
+
+uint64_t ArrayBytes(StateFormat format, uint64_t elements, uint64_t segments) {
+  switch (format) {
+    case StateFormat::kFloat32:
+      return AlignUp(elements * 4, 64);
+    case StateFormat::kBFloat16:
+    case StateFormat::kLow16:
+      return AlignUp(elements * 2, 64);
+    case StateFormat::kSigned8:
+    case StateFormat::kUnsigned8:
+      break;
   }
-  LUWU_CHECK(range.served != nullptr && IsSupported(range.served_dtype), "served copy");
-  const uint32_t states = StateArrayCount(optimizer);
-  for (uint32_t k = 0; k < states; ++k) {
-    LUWU_CHECK(range.in[k] != nullptr && range.out[k] != nullptr, "state array missing");
-  }
-  if (optimizer.kind == OptimizerKind::kAdamW) return ApplyAdamW(hyper, applied, range);
-  return ApplySgd(optimizer.sgd_momentum, hyper, applied, range);
+  const uint64_t blocks = AlignUp(elements, kQuantBlock) / kQuantBlock + segments;
+  return AlignUp(elements, 64) + AlignUp(blocks * sizeof(float), 64);
+}
+
+UpdateOutcome ApplyUpdate(const OptimizerSpec& optimizer, const HyperParameters& hyper,
+                          uint64_t applied, const UpdateRange& range) {
+  return ApplyUpdate(EntryOf(optimizer), optimizer, hyper, applied, range);
 }
 
 }  // namespace luwu::optim

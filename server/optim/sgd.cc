@@ -30,10 +30,13 @@ namespace HWY_NAMESPACE {
 
 template <bool kMomentum>
 struct SgdRule {
-  static constexpr uint32_t kStates = kMomentum ? 2 : 1;
+  static constexpr uint32_t kMoments = kMomentum ? 1 : 0;
+  static constexpr bool kHas8Bit = true;
+  static constexpr StateRole kRoles[] = {StateRole::kSigned};
   const SgdScalars scalars;
 
-  HWY_INLINE void operator()(V32 gradient, V32& master, V32& buffer, V32& /*unused*/) const {
+  HWY_INLINE void operator()(V32 gradient, V32& master, V32& buffer, V32& /*unused*/,
+                             V32& /*unused*/) const {
     const F32 d;
     if (scalars.weight_decay != 0) {
       gradient = hn::Add(gradient, hn::Mul(hn::Set(d, scalars.weight_decay), master));
@@ -52,12 +55,12 @@ struct SgdRule {
   }
 };
 
-uint64_t UpdateSgd(const SgdScalars& scalars, const UpdateRange& range) {
-  return RunUpdate(SgdRule<false>{scalars}, range);
-}
-
-uint64_t UpdateSgdMomentum(const SgdScalars& scalars, const UpdateRange& range) {
-  return RunUpdate(SgdRule<true>{scalars}, range);
+UpdateOutcome UpdateSgd(const SgdScalars& scalars, const OptimizerSpec& optimizer, uint64_t applied,
+                        const UpdateRange& range) {
+  if (optimizer.sgd_momentum) {
+    return RunUpdate(SgdRule<true>{scalars}, optimizer, applied, range);
+  }
+  return RunUpdate(SgdRule<false>{scalars}, optimizer, applied, range);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -68,10 +71,13 @@ HWY_AFTER_NAMESPACE();
 namespace luwu::optim {
 
 HWY_EXPORT(UpdateSgd);
-HWY_EXPORT(UpdateSgdMomentum);
 
-uint64_t ApplySgd(bool keeps_momentum, const HyperParameters& hyper, uint64_t applied,
-                  const UpdateRange& range) {
+Moments SgdMoments(const OptimizerSpec& optimizer) {
+  return {optimizer.sgd_momentum ? 1u : 0u, {StateRole::kSigned}};
+}
+
+UpdateOutcome ApplySgd(const OptimizerSpec& optimizer, const HyperParameters& hyper,
+                       uint64_t applied, const UpdateRange& range) {
   SgdScalars scalars;
   scalars.lr = static_cast<float>(hyper.lr);
   scalars.weight_decay = static_cast<float>(hyper.weight_decay);
@@ -79,8 +85,7 @@ uint64_t ApplySgd(bool keeps_momentum, const HyperParameters& hyper, uint64_t ap
   scalars.one_minus_dampening = static_cast<float>(1 - hyper.dampening);
   scalars.first = applied == 0;
   scalars.nesterov = hyper.nesterov;
-  return keeps_momentum ? HWY_DYNAMIC_DISPATCH(UpdateSgdMomentum)(scalars, range)
-                        : HWY_DYNAMIC_DISPATCH(UpdateSgd)(scalars, range);
+  return HWY_DYNAMIC_DISPATCH(UpdateSgd)(scalars, optimizer, applied, range);
 }
 
 }  // namespace luwu::optim

@@ -7,16 +7,18 @@
 // In a step whose momentum is 0 the buffer is left as it is, as in torch, and g is used directly.
 // Scalars are rounded once from double to fp32; every operation on elements rounds once. torch's
 // own vector kernels fuse each of these additions (ATEN_CPU_CAPABILITY=default: not).
+//
+// Arrays: master and, with sgd_momentum, the momentum buffer.
 #pragma once
 
 #include <cstdint>
 
-#include "server/optim/optimizer.h"
+#include "server/optim/registry.h"
 
 namespace luwu::optim {
 
-// ApplyUpdate of optimizer.h for SGD; state arrays: master and, with `keeps_momentum`, the buffer.
-uint64_t ApplySgd(bool keeps_momentum, const HyperParameters& hyper, uint64_t applied,
-                  const UpdateRange& range);
+Moments SgdMoments(const OptimizerSpec& optimizer);
+UpdateOutcome ApplySgd(const OptimizerSpec& optimizer, const HyperParameters& hyper,
+                       uint64_t applied, const UpdateRange& range);
 
 }  // namespace luwu::optim

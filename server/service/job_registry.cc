@@ -99,10 +99,7 @@ StatusOr<JoinedJob> JobRegistry::JoinOrInsert(const JobSpec& spec, uint64_t epoc
   entry.spec = spec;
   if (is_lead()) {
     entry.coordinator = std::make_shared<CommitCoordinator>(
-        CoordinatorOptions{.job = spec.name,
-                           .epoch = entry.epoch,
-                           .nodes = options_.nodes,
-                           .on_non_finite = spec.on_non_finite});
+        CoordinatorOptionsFor(spec, entry.epoch, options_.nodes));
   }
   entry.waiters.push_back(std::move(done));
   entries_.emplace(spec.name, std::move(entry));

@@ -1,6 +1,7 @@
 #include "server/service/peer_reporter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <list>
 #include <optional>
 #include <utility>
@@ -20,10 +21,21 @@ constexpr uint64_t kAnswerMarginMs = 2'000;  // beyond the time the lead was giv
 constexpr uint64_t kPauseMinMs = 50;
 constexpr uint64_t kPauseMaxMs = 1'000;
 
+void SetFindings(const StepFindings& findings, v1::ReportStepRequest* request) {
+  request->set_non_finite(findings.non_finite.substr(0, kNonFiniteTextMax));
+  request->mutable_norm_limits()->Add(findings.norm_limits.begin(), findings.norm_limits.end());
+  for (uint32_t unit = 0; unit < findings.squares.size() && findings.non_finite.empty(); ++unit) {
+    if (findings.squares[unit].IsZero()) continue;
+    v1::UnitSquares* squares = request->add_squares();
+    squares->set_unit(unit);
+    squares->set_sum(findings.squares[unit].Serialize());
+  }
+}
+
 // One report until its decision. Kept alive by the RPC or the alarm that is outstanding.
 class PendingReport : public std::enable_shared_from_this<PendingReport> {
  public:
-  PendingReport(const PeerReporterOptions& options, uint64_t step, const std::string& non_finite,
+  PendingReport(const PeerReporterOptions& options, uint64_t step, const StepFindings& findings,
                 DecisionCallback done)
       : options_(options),
         stub_(v1::PeerService::NewStub(options.channel)),
@@ -32,7 +44,7 @@ class PendingReport : public std::enable_shared_from_this<PendingReport> {
     request_.set_epoch(options.epoch);
     request_.set_step(step);
     request_.set_node(options.self);
-    request_.set_non_finite(non_finite.substr(0, kNonFiniteTextMax));
+    SetFindings(findings, &request_);
     request_.set_nodes_fingerprint(options.nodes_fingerprint);
     request_.set_timeout_ms(options.wait_ms);
   }
@@ -130,12 +142,22 @@ class PendingReport : public std::enable_shared_from_this<PendingReport> {
   }
 
   StatusOr<StepDecision> DecisionOf(const v1::ReportStepResponse& response) const {
-    if (!v1::Outcome_IsValid(response.outcome()) || response.outcome() == v1::OUTCOME_UNSPECIFIED) {
-      return Error(ErrorCode::kInternal, "the lead node {} answered with outcome {}",
-                   options_.lead_name, static_cast<int>(response.outcome()));
+    const bool fits = std::isnormal(response.next_loss_scale()) && response.next_loss_scale() > 0 &&
+                      std::all_of(response.factors().begin(), response.factors().end(),
+                                  [](double factor) { return factor >= 0 && factor <= 1; });
+    if (!fits || !v1::Outcome_IsValid(response.outcome()) ||
+        response.outcome() == v1::OUTCOME_UNSPECIFIED) {
+      return Error(ErrorCode::kInternal,
+                   "the lead node {} answered with outcome {}, loss scale {} and {} clip factors; "
+                   "use daemons of one version",
+                   options_.lead_name, static_cast<int>(response.outcome()),
+                   response.next_loss_scale(), response.factors_size());
     }
     return StepDecision{.outcome = static_cast<Outcome>(response.outcome()),
-                        .culprit = response.culprit()};
+                        .culprit = response.culprit(),
+                        .grad_norm = response.grad_norm(),
+                        .factors = {response.factors().begin(), response.factors().end()},
+                        .next_loss_scale = response.next_loss_scale()};
   }
 
   const PeerReporterOptions options_;
@@ -166,9 +188,8 @@ class PeerReporter final : public StepReporter {
     }
   }
 
-  void Report(uint64_t step, const std::string& non_finite, DecisionCallback done) override {
-    const auto report =
-        std::make_shared<PendingReport>(options_, step, non_finite, std::move(done));
+  void Report(uint64_t step, const StepFindings& findings, DecisionCallback done) override {
+    const auto report = std::make_shared<PendingReport>(options_, step, findings, std::move(done));
     {
       MutexLock lock(mutex_);
       pending_.remove_if([](const auto& former) { return former->ended(); });

@@ -1,6 +1,32 @@
 #include "server/service/peer_service.h"
 
+#include <cmath>
+
 namespace luwu {
+
+namespace {
+
+StatusOr<StepFindings> FindingsOf(const v1::ReportStepRequest& request, uint32_t units) {
+  StepFindings findings;
+  findings.non_finite = request.non_finite();
+  findings.norm_limits.assign(request.norm_limits().begin(), request.norm_limits().end());
+  for (const double limit : findings.norm_limits) {
+    if (std::isfinite(limit) && limit >= 0) continue;
+    return Error(ErrorCode::kInvalidArgument,
+                 "norm_limits holds {}; it must be finite and not negative", limit);
+  }
+  findings.squares.resize(units);
+  for (const v1::UnitSquares& squares : request.squares()) {
+    if (squares.unit() >= units) {
+      return Error(ErrorCode::kInvalidArgument, "squares of clip unit {}; job {} has {} units",
+                   squares.unit(), request.job(), units);
+    }
+    ASSIGN_OR_RETURN(findings.squares[squares.unit()], ExactSum::Parse(squares.sum()));
+  }
+  return findings;
+}
+
+}  // namespace
 
 Status PeerServiceImpl::CheckRequest(const v1::ReportStepRequest& request) const {
   RETURN_IF_ERROR(services_.responder.admission->Check());
@@ -30,20 +56,27 @@ grpc::ServerUnaryReactor* PeerServiceImpl::ReportStep(grpc::CallbackServerContex
   StatusOr<std::shared_ptr<CommitCoordinator>> coordinator =
       status.ok() ? services_.jobs->FindCoordinator(request->job(), request->epoch())
                   : StatusOr<std::shared_ptr<CommitCoordinator>>(status);
-  if (!coordinator.ok()) {
-    reply->Finish(coordinator.status());
+  StatusOr<StepFindings> findings = coordinator.ok()
+                                        ? FindingsOf(*request, (*coordinator)->clip_units())
+                                        : StatusOr<StepFindings>(coordinator.status());
+  if (!findings.ok()) {
+    reply->Finish(findings.status());
     return reply.get();
   }
   const StepReport report = {.epoch = request->epoch(),
                              .step = request->step(),
                              .node = request->node(),
-                             .non_finite = request->non_finite()};
+                             .findings = *std::move(findings)};
   (*coordinator)
       ->Report(report, DeadlineOf(*context, request->timeout_ms()),
                [reply, response](const StatusOr<StepDecision>& decision) {
                  reply->Finish(decision.status(), [&] {
                    response->set_outcome(static_cast<v1::Outcome>(decision->outcome));
                    response->set_culprit(decision->culprit);
+                   response->set_grad_norm(decision->grad_norm);
+                   response->mutable_factors()->Add(decision->factors.begin(),
+                                                    decision->factors.end());
+                   response->set_next_loss_scale(decision->next_loss_scale);
                  });
                });
   return reply.get();

@@ -16,7 +16,7 @@ StatusOr<SessionAndJob> FindLiveSession(const ServiceContext& services, uint64_t
   RETURN_IF_ERROR(found.session->Check());
   found.job = found.session->job();
   if (found.job == nullptr) {
-    return Error(ErrorCode::kFenced, "the job of session {:016x} was deleted on node {}",
+    return Error(ErrorCode::kStaleEpoch, "the job of session {:016x} was deleted on node {}",
                  session_id, services.responder.node);
   }
   return found;

@@ -47,6 +47,16 @@ void FillJob(const JobSnapshot& job, v1::JobStatus* out) {
   out->set_served_bytes(job.footprint.served_bytes);
   out->set_inbox_bytes(job.footprint.inbox_bytes);
   out->set_overflow_bytes(job.footprint.overflow_bytes);
+  out->set_held_bytes(job.footprint.held_bytes);
+  out->set_table_bytes(job.footprint.table_bytes);
+  out->set_update_mode(std::string(UpdateModeName(job.update_mode)));
+  out->set_optimizer(std::string(OptimizerName(job.optimizer.kind)));
+  out->set_state_precision(std::string(StatePrecisionName(job.optimizer.state_precision)));
+  out->set_master_format(std::string(MasterFormatName(job.optimizer.master_format)));
+  out->set_clip_scope(std::string(ClipScopeName(job.clip_scope)));
+  out->set_grad_norm(job.grad_norm);
+  out->set_loss_scale(job.loss_scale);
+  out->set_clipped_steps(job.clipped_steps);
   out->set_updates(job.updates);
   out->set_updated_elements(job.updated_elements);
   out->set_update_seconds(job.update_seconds);

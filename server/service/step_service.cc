@@ -11,21 +11,10 @@ static_assert(int(Outcome::kApplied) == v1::OUTCOME_APPLIED);
 static_assert(int(Outcome::kSkipped) == v1::OUTCOME_SKIPPED);
 static_assert(int(Outcome::kFailed) == v1::OUTCOME_FAILED);
 
-// One valid set for each group of the job.
-StatusOr<std::vector<HyperParameters>> CheckedGroups(const v1::BeginStepRequest& request,
-                                                     const JobSpec& spec) {
-  const auto given = static_cast<uint32_t>(request.groups_size());
-  if (given != spec.groups) {
-    return Error(ErrorCode::kInvalidArgument,
-                 "step {} was begun with hyper-parameters for {} groups; job {} has {}",
-                 request.step(), given, spec.name, spec.groups);
-  }
+std::vector<HyperParameters> GroupsOf(const v1::BeginStepRequest& request) {
   std::vector<HyperParameters> groups;
-  groups.reserve(given);
-  for (uint32_t group = 0; group < given; ++group) {
-    groups.push_back(rpc::FromProto(request.groups(static_cast<int>(group))));
-    RETURN_IF_ERROR(ValidateHyperParameters(spec.optimizer, group, groups.back()));
-  }
+  groups.reserve(static_cast<size_t>(request.groups_size()));
+  for (const v1::HyperParameters& group : request.groups()) groups.push_back(rpc::FromProto(group));
   return groups;
 }
 
@@ -33,12 +22,13 @@ StatusOr<std::vector<HyperParameters>> CheckedGroups(const v1::BeginStepRequest&
 
 grpc::ServerUnaryReactor* StepServiceImpl::Begin(grpc::CallbackServerContext* context,
                                                  const v1::BeginStepRequest* request,
-                                                 v1::BeginStepResponse*) {
+                                                 v1::BeginStepResponse* response) {
   return Reply(context, services_.responder, [&]() -> Status {
     ASSIGN_OR_RETURN(const SessionAndJob found, FindLiveSession(services_, request->session_id()));
-    ASSIGN_OR_RETURN(const std::vector<HyperParameters> groups,
-                     CheckedGroups(*request, found.job->spec()));
-    return found.job->BeginStep(*found.session, request->step(), groups);
+    ASSIGN_OR_RETURN(const BegunStep begun,
+                     found.job->BeginStep(*found.session, request->step(), GroupsOf(*request)));
+    response->set_loss_scale(begun.loss_scale);
+    return OkStatus();
   });
 }
 
@@ -60,6 +50,9 @@ grpc::ServerUnaryReactor* StepServiceImpl::Commit(grpc::CallbackServerContext* c
                               response->set_outcome(static_cast<v1::Outcome>(result->outcome));
                               response->set_durability(v1::DURABILITY_MEMORY);
                               response->set_culprit(result->culprit);
+                              response->set_grad_norm(result->grad_norm);
+                              response->set_loss_scale(result->next_loss_scale);
+                              response->set_clip_factor(result->clip_factor);
                             });
                           });
   return reply.get();

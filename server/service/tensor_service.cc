@@ -1,7 +1,6 @@
 #include "server/service/tensor_service.h"
 
 #include "server/service/load_reactor.h"
-#include "server/service/read_reactor.h"
 
 namespace luwu {
 
@@ -30,7 +29,7 @@ grpc::ServerUnaryReactor* TensorServiceImpl::FinishLoad(grpc::CallbackServerCont
 
 grpc::ServerWriteReactor<v1::ReadResponse>* TensorServiceImpl::Read(
     grpc::CallbackServerContext* context, const v1::ReadRequest* request) {
-  return ReadReactor::Start(services_, context, *request);
+  return ReadReactor::Start(services_, &read_limits_, context, *request);
 }
 
 }  // namespace luwu

@@ -1,10 +1,11 @@
 // luwu.v1.TensorService: streams masters in and out, in fp32 pieces of at most rpc::kPieceBytesMax.
-// Load runs on gRPC's threads (each piece is one copy); FinishLoad on the control queue; Read on
-// the read queue, because it waits for its client. A client that takes no data for kReadStallMs
-// ends its read, so that it cannot hold up the job.
+// Load runs on gRPC's threads (each piece is one copy); FinishLoad on the control queue; Read
+// copies on the read queue and sends on gRPC's threads (read_reactor.h). A client that takes no
+// data for kReadStallMs ends its read.
 #pragma once
 
 #include "luwu/v1/tensors.grpc.pb.h"
+#include "server/service/read_reactor.h"
 #include "server/service/service_context.h"
 
 namespace luwu {
@@ -25,6 +26,7 @@ class TensorServiceImpl final : public v1::TensorService::CallbackService {
 
  private:
   const ServiceContext services_;
+  ReadLimits read_limits_;
 };
 
 }  // namespace luwu

@@ -54,7 +54,16 @@ void BoardWriter::SetPublished(const std::vector<uint64_t>& words) {
   if (words.empty()) return;
   MutexLock lock(mutex_);
   std::memcpy(&image_[published_.begin / 8], words.data(), published_.bytes());
-  published_dirty_ = true;
+  changed_ = published_;
+}
+
+void BoardWriter::SetPublished(uint32_t shard, uint64_t word) {
+  LUWU_CHECK(shard < shape_.shards, "a shard of the board");
+  MutexLock lock(mutex_);
+  const uint64_t begin = published_.begin + 8 * uint64_t{shard};
+  image_[begin / 8] = word;
+  if (changed_.empty()) changed_ = {begin, begin};
+  changed_ = {std::min(changed_.begin, begin), std::max(changed_.end, begin + 8)};
 }
 
 void BoardWriter::SetCurrentStep(uint64_t step) {
@@ -84,7 +93,7 @@ void BoardWriter::Attach(std::shared_ptr<transport::Endpoint> endpoint) {
   failed_ = false;
   notify_due_ = false;
   head_dirty_ = true;
-  published_dirty_ = !published_.empty();
+  changed_ = published_;
 }
 
 void BoardWriter::Detach() {
@@ -123,12 +132,13 @@ bool BoardWriter::BeginRound(Round* round) {
   } else {
     ++header().beat;
     std::memcpy(wire_.data(), image_.data(), head_.bytes());
-    if (published_dirty_) {
-      round->published = published_;
-      std::memcpy(&wire_[published_.begin / 8], &image_[published_.begin / 8], published_.bytes());
+    if (!changed_.empty()) {
+      round->published = changed_;
+      std::memcpy(&wire_[changed_.begin / 8], &image_[changed_.begin / 8], changed_.bytes());
       in_flight_ = 2;
     }
-    head_dirty_ = published_dirty_ = false;
+    head_dirty_ = false;
+    changed_ = {};
   }
   posting_ = true;
   sent_head_.link = sent_published_.link = link_;
@@ -137,10 +147,8 @@ bool BoardWriter::BeginRound(Round* round) {
 
 void BoardWriter::StoreMapped() {
   ++header().beat;
-  if (published_dirty_) {
-    for (uint64_t offset = published_.begin; offset < published_.end; offset += 8) {
-      StoreWord64(mapped_, offset, image_[offset / 8]);
-    }
+  for (uint64_t offset = changed_.begin; offset < changed_.end; offset += 8) {
+    StoreWord64(mapped_, offset, image_[offset / 8]);
   }
   const BoardHeader& head = header();
   const ConstByteSpan bytes = std::as_bytes(std::span(image_));
@@ -158,7 +166,8 @@ void BoardWriter::StoreMapped() {
                 sizeof(head.fault_text));
     StoreWord32(mapped_, offsetof(BoardHeader, fault_code), head.fault_code);
   }
-  head_dirty_ = published_dirty_ = false;
+  head_dirty_ = false;
+  changed_ = {};
 }
 
 void BoardWriter::Post(const Round& round) {

@@ -38,6 +38,7 @@ class BoardWriter {
   void SetReleased(uint32_t slot, uint32_t count) LUWU_EXCLUDES(mutex_);
   // `words[i]` for local shard i; one word for each shard of the board.
   void SetPublished(const std::vector<uint64_t>& words) LUWU_EXCLUDES(mutex_);
+  void SetPublished(uint32_t shard, uint64_t word) LUWU_EXCLUDES(mutex_);
   void SetCurrentStep(uint64_t step) LUWU_EXCLUDES(mutex_);
   // Only the first fault stays.
   void SetFault(const Status& fault) LUWU_EXCLUDES(mutex_);
@@ -76,7 +77,7 @@ class BoardWriter {
   void StoreMapped() LUWU_REQUIRES(mutex_);
   void OnComplete(const Status& status, uint64_t link) LUWU_EXCLUDES(mutex_);
   BoardHeader& header() LUWU_REQUIRES(mutex_);
-  bool dirty() const LUWU_REQUIRES(mutex_) { return head_dirty_ || published_dirty_; }
+  bool dirty() const LUWU_REQUIRES(mutex_) { return head_dirty_ || !changed_.empty(); }
 
   const BoardShape shape_;
   const Range head_;  // header and released words
@@ -89,7 +90,7 @@ class BoardWriter {
   // What is on its way: written under the lock while nothing is (`in_flight_` is 0).
   std::vector<uint64_t> wire_;
   bool head_dirty_ LUWU_GUARDED_BY(mutex_) = false;
-  bool published_dirty_ LUWU_GUARDED_BY(mutex_) = false;
+  Range changed_ LUWU_GUARDED_BY(mutex_);  // published words that were set and not written yet
   std::shared_ptr<transport::Endpoint> endpoint_ LUWU_GUARDED_BY(mutex_);
   ByteSpan mapped_ LUWU_GUARDED_BY(mutex_);
   bool notify_due_ LUWU_GUARDED_BY(mutex_) = false;  // stored, the doorbell has not rung yet

@@ -1,7 +1,5 @@
 #include "server/session/session.h"
 
-#include <unistd.h>
-
 #include <utility>
 
 #include "common/base/check.h"
@@ -20,7 +18,6 @@ Session::Session(SessionOptions options)
     : options_(std::move(options)), secret_(RandomSecret()), board_(options_.board) {
   LUWU_CHECK(options_.sink != nullptr && options_.clock != nullptr, "a session has its owners");
   MutexLock lock(mutex_);
-  uid_expected_ = ::geteuid();
   inbox_ = std::move(options_.inbox);
   lease_end_ = options_.clock->Now() + Milliseconds(options_.lease_ms);
 }
@@ -70,11 +67,6 @@ Status Session::Renew() {
   return OkStatus();
 }
 
-void Session::ExpectUid(uint32_t uid) {
-  MutexLock lock(mutex_);
-  uid_expected_ = uid;
-}
-
 StatusOr<transport::SessionTerms> Session::Terms() const {
   MutexLock lock(mutex_);
   RETURN_IF_ERROR(CheckLocked());
@@ -84,7 +76,6 @@ StatusOr<transport::SessionTerms> Session::Terms() const {
   }
   transport::SessionTerms terms;
   terms.secret = secret_;
-  terms.uid_expected = uid_expected_;
   terms.exposed = {{kRegionWeights, options_.weights}, {kRegionInbox, inbox_}};
   terms.expected = {{kRegionBoard, BoardBytes(options_.board.slots, options_.board.shards),
                      Access::kRemoteWrite}};
@@ -96,7 +87,7 @@ bool Session::Link(std::unique_ptr<transport::Endpoint>& endpoint) {
   {
     MutexLock lock(mutex_);
     if (fenced_) return false;
-    if (endpoint_ != nullptr) retired_.push_back(std::move(endpoint_));
+    RetireLink();
     endpoint_ = std::move(endpoint);
     link_state_ = LinkState::kUp;
     // Under the lock, so that it cannot come after a CloseLink that has seen the endpoint.
@@ -104,6 +95,17 @@ bool Session::Link(std::unique_ptr<transport::Endpoint>& endpoint) {
   }
   board_.Flush();
   return true;
+}
+
+void Session::RetireLink() {
+  if (endpoint_ == nullptr) return;
+  fetched_before_ += endpoint_->served_bytes();
+  retired_.push_back(std::move(endpoint_));
+}
+
+uint64_t Session::fetched_bytes() const {
+  MutexLock lock(mutex_);
+  return fetched_before_ + (endpoint_ == nullptr ? 0 : endpoint_->served_bytes());
 }
 
 void Session::OnNotify(uint32_t immediate) { options_.sink->OnSlot(*this, immediate); }
@@ -140,10 +142,8 @@ void Session::CloseLink() {
   {
     MutexLock lock(mutex_);
     fenced_ = true;
-    if (endpoint_ != nullptr) {
-      retired_.push_back(std::move(endpoint_));
-      link_state_ = LinkState::kDown;
-    }
+    if (endpoint_ != nullptr) link_state_ = LinkState::kDown;
+    RetireLink();
     links.swap(retired_);
   }
   board_.Detach();
@@ -175,6 +175,11 @@ void Session::DropInbox() {
   MutexLock lock(mutex_);
   LUWU_CHECK(fenced_ && endpoint_ == nullptr, "the link is closed before its inbox goes");
   inbox_ = nullptr;
+}
+
+void Session::ExtendLease(Milliseconds by) {
+  MutexLock lock(mutex_);
+  lease_end_ += by;
 }
 
 bool Session::LeaseExpired(TimePoint now) const {

@@ -74,8 +74,6 @@ class Session final : public transport::LinkEvents {
       LUWU_EXCLUDES(mutex_);
   // Heartbeat: the lease begins anew. Fails as Check() does.
   Status Renew() LUWU_EXCLUDES(mutex_);
-  // Whose processes may take the shm link (root may always); the daemon's own user by default.
-  void ExpectUid(uint32_t uid) LUWU_EXCLUDES(mutex_);
 
   // ---- acceptor (SessionTable), on the progress thread
   // ------------------------------------------- kState before SetClientRegions; fails as Check()
@@ -101,6 +99,8 @@ class Session final : public transport::LinkEvents {
   // After the link is closed: lets go of the inbox memory.
   void DropInbox() LUWU_EXCLUDES(mutex_);
 
+  // The lease ends later: this daemon could not hear heartbeats for so long.
+  void ExtendLease(Milliseconds by) LUWU_EXCLUDES(mutex_);
   bool LeaseExpired(TimePoint now) const LUWU_EXCLUDES(mutex_);
   uint64_t LeaseLeftMs(TimePoint now) const LUWU_EXCLUDES(mutex_);
   // When the session ended or, while it is live, `now`.
@@ -118,10 +118,13 @@ class Session final : public transport::LinkEvents {
 
   void CountPushed(uint64_t bytes) { pushed_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
   uint64_t pushed_bytes() const { return pushed_bytes_.load(std::memory_order_relaxed); }
+  // What the worker has read over tcp, shard headers included, over all its links; 0 over shm.
+  uint64_t fetched_bytes() const LUWU_EXCLUDES(mutex_);
 
  private:
   Status CheckLocked() const LUWU_REQUIRES(mutex_);
   bool End(const Status& why, bool fenced) LUWU_EXCLUDES(mutex_);
+  void RetireLink() LUWU_REQUIRES(mutex_);
 
   SessionOptions options_;  // constant after construction
   const Secret secret_;
@@ -135,13 +138,13 @@ class Session final : public transport::LinkEvents {
   TimePoint lease_end_ LUWU_GUARDED_BY(mutex_);
   bool fenced_ LUWU_GUARDED_BY(mutex_) = false;  // no new link
   bool exchanged_ LUWU_GUARDED_BY(mutex_) = false;
-  uint32_t uid_expected_ LUWU_GUARDED_BY(mutex_) = 0;
   uint32_t connections_ LUWU_GUARDED_BY(mutex_) = 1;
   std::shared_ptr<transport::LocalRegion> inbox_ LUWU_GUARDED_BY(mutex_);
   LinkState link_state_ LUWU_GUARDED_BY(mutex_) = LinkState::kNever;
   std::shared_ptr<transport::Endpoint> endpoint_ LUWU_GUARDED_BY(mutex_);
   // Of earlier links, until nobody posts through them any more.
   std::vector<std::shared_ptr<transport::Endpoint>> retired_ LUWU_GUARDED_BY(mutex_);
+  uint64_t fetched_before_ LUWU_GUARDED_BY(mutex_) = 0;  // over earlier links
 };
 
 }  // namespace luwu

@@ -5,6 +5,8 @@
 namespace luwu {
 namespace {
 
+constexpr size_t kEndedMax = 1024;
+
 // Of a link whose session is gone: it says nothing to anybody until Sweep closes it.
 class DeafEvents final : public transport::LinkEvents {
  public:
@@ -31,15 +33,23 @@ void SessionTable::Erase(uint64_t session_id) {
   if (found == sessions_.end()) return;
   dropped = std::move(found->second);
   sessions_.erase(found);
+  const Status why = dropped->Check();
+  if (why.ok() || !ended_.emplace(session_id, why).second) return;
+  ended_order_.push_back(session_id);
+  if (ended_order_.size() <= kEndedMax) return;
+  ended_.erase(ended_order_.front());
+  ended_order_.pop_front();
 }
 
 StatusOr<std::shared_ptr<Session>> SessionTable::Find(uint64_t session_id) const {
   MutexLock lock(mutex_);
   const auto found = sessions_.find(session_id);
   if (found == sessions_.end()) {
+    const auto ended = ended_.find(session_id);
+    if (ended != ended_.end()) return ended->second;
     return Error(ErrorCode::kFenced,
-                 "this daemon has no session {:#x}: it was replaced by a restarted worker, closed, "
-                 "expired, or the daemon was restarted; open a new session",
+                 "this daemon has no session {:#x}: it ended long ago, or the daemon was "
+                 "restarted; open a new session",
                  session_id);
   }
   return found->second;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -17,8 +18,9 @@ namespace luwu {
 class SessionTable final : public transport::SessionAuthority {
  public:
   void Insert(const std::shared_ptr<Session>& session);
+  // Why the session ended is remembered for a while, for whoever still names it.
   void Erase(uint64_t session_id);
-  // kFenced: no such session (it was replaced, closed or expired, or never was).
+  // Why a session ended that was erased; kFenced when nobody knows any more, or it never was.
   StatusOr<std::shared_ptr<Session>> Find(uint64_t session_id) const;
 
   // transport::SessionAuthority, on the progress thread.
@@ -34,6 +36,8 @@ class SessionTable final : public transport::SessionAuthority {
   mutable Mutex mutex_;
   std::vector<std::unique_ptr<transport::Endpoint>> strays_ LUWU_GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, std::shared_ptr<Session>> sessions_ LUWU_GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, Status> ended_ LUWU_GUARDED_BY(mutex_);
+  std::deque<uint64_t> ended_order_ LUWU_GUARDED_BY(mutex_);  // the oldest first
 };
 
 }  // namespace luwu

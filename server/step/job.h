@@ -2,10 +2,12 @@
 // and the data plane do to a job goes through here.
 //
 // Life of a step s on a node:  every rank begins it (equal hyper-parameters) -> slots arrive and
-// are ordered per shard -> a shard whose ranks have all closed is updated (out of place when the
-// job keeps undo state) -> when all shards are done the verdict goes to the StepReporter -> the
-// decision flips or drops the new generation -> version s + 1 is published on every board ->
-// waiters of commit(s) are answered.
+// are ordered per shard -> a shard whose ranks have all closed gets ready: it is updated (out of
+// place when the job keeps undo state), or its sum is held -> when all shards are ready the
+// findings go to the StepReporter -> the decision opens step s + 1 and answers the waiters of
+// commit(s) -> each shard is settled: its new generation is flipped in, or it is updated from its
+// held sum, or the old version is carried over -> version s + 1 of the shard is published on every
+// board.
 //
 // Threads: every public method may be called from any thread. Callbacks run without the job's
 // lock held.
@@ -36,10 +38,17 @@ class SessionTable;  // server/session/session_table.h: the daemon's sessions by
 struct CommitResult {
   Outcome outcome = Outcome::kUnspecified;
   std::string culprit;
+  double grad_norm = 0;       // StepDecision
+  double clip_factor = 1;     // with clip scope global
+  float next_loss_scale = 1;  // StepDecision
 };
 using CommitCallback = std::function<void(StatusOr<CommitResult>)>;
 
-enum class Quantity : uint8_t { kMaster = 1, kMoment1 = 2, kMoment2 = 3 };
+struct BegunStep {
+  float loss_scale = 1;  // what the step's loss is to be multiplied with
+};
+
+enum class Quantity : uint8_t { kMaster = 1, kMoment1 = 2, kMoment2 = 3, kMoment3 = 4 };
 
 enum class JobState : uint8_t { kLoading, kTraining, kFailed };
 
@@ -49,7 +58,11 @@ struct JobFootprint {
   uint64_t served_bytes = 0;  // weights region
   uint64_t inbox_bytes = 0;   // all workers' inboxes
   uint64_t overflow_bytes = 0;
-  uint64_t total() const { return state_bytes + served_bytes + inbox_bytes + overflow_bytes; }
+  uint64_t held_bytes = 0;   // sums kept until the decision, running sums
+  uint64_t table_bytes = 0;  // progress of each shard and rank, names
+  uint64_t total() const {
+    return state_bytes + served_bytes + inbox_bytes + overflow_bytes + held_bytes + table_bytes;
+  }
 };
 JobFootprint FootprintOf(const JobSpec& spec, const ShardMap& map);
 
@@ -73,6 +86,12 @@ struct JobSnapshot {
   uint64_t current_step = 0;
   Outcome last_outcome = Outcome::kUnspecified;
   uint64_t skipped_steps = 0;
+  uint64_t clipped_steps = 0;
+  UpdateMode update_mode = UpdateMode::kUnspecified;
+  OptimizerSpec optimizer;
+  ClipScope clip_scope = ClipScope::kUnspecified;
+  double grad_norm = 0;  // of the last decided step
+  float loss_scale = 1;  // of the open step
   uint32_t world_size = 0;
   uint64_t local_elements = 0;
   JobFootprint footprint;
@@ -121,14 +140,21 @@ class Job {
                       std::span<const float> values) = 0;
   virtual Status FinishLoad(bool allow_missing) = 0;
   // Calls `sink` for each local piece of the layer, in order, on the calling thread; a sink error
-  // ends the read. Waits for an update in progress, at most until `deadline`.
+  // ends the read. Updates that want to write what is read wait until then, so a sink copies and
+  // returns. Waits for an update in progress, at most until `deadline` (kDeadline). Values are
+  // fp32, whatever the state's format.
   struct Piece {
     uint32_t shard = 0;
     uint64_t offset = 0;
     std::span<const float> values;
     uint64_t version = 0;
   };
-  virtual Status Read(uint32_t layer, Quantity quantity, TimePoint deadline,
+  struct ReadPlace {
+    uint32_t layer = 0;
+    Quantity quantity = Quantity::kMaster;
+    uint64_t skip_elements = 0;  // of the local pieces: whole ones that were taken before
+  };
+  virtual Status Read(const ReadPlace& place, TimePoint deadline,
                       const std::function<Status(const Piece&)>& sink) = 0;
 
   // ---- sessions ------------------------------------------------------------------------------
@@ -139,9 +165,9 @@ class Job {
   virtual uint64_t open_sessions() const = 0;
 
   // ---- steps ---------------------------------------------------------------------------------
-  virtual Status BeginStep(Session& session, uint64_t step,
-                           const std::vector<HyperParameters>& groups) = 0;
-  // `done` runs once: with the result when the step is decided and published here; with
+  virtual StatusOr<BegunStep> BeginStep(Session& session, uint64_t step,
+                                        const std::vector<HyperParameters>& groups) = 0;
+  // `done` runs once: with the result when the step is decided; with
   // kWorkerLost as soon as a rank that has not finished the step has no live session; with
   // kDeadline naming what is open; with kFenced, kJobFailed, kStepMismatch, kNodeLost.
   virtual void AwaitCommit(const std::shared_ptr<Session>& session, uint64_t step,

@@ -15,13 +15,26 @@ uint64_t TrainableShards(const JobSpec& spec, const ShardMap& map) {
   return count;
 }
 
+// Copies of the spec that a daemon keeps of a job: the registry's, the job's, and the one of the
+// caller that brought it.
+constexpr uint64_t kSpecCopies = 3;
+
+// Tables of what each shard knows of each rank, and of names.
+uint64_t TableBytes(const JobSpec& spec, const ShardMap& map) {
+  const uint64_t shard = sizeof(JobShard) + sizeof(UnitSum) +
+                         ShardProgress::BytesFor(spec.world_size) +
+                         spec.world_size * (sizeof(Contribution) + sizeof(ShardSource));
+  return map.shard_count() * shard + kSpecCopies * SpecBytes(spec);
+}
+
 std::string DescribeFootprint(const JobOptions& options, const JobFootprint& footprint) {
   return fmt::format(
       "job '{}' on node '{}' (optimizer state {}, served weights {}, inboxes of {} workers {}, "
-      "overflow {})",
+      "overflow {}, gradient sums {}, tables {})",
       options.spec.name, options.nodes[options.self].name, HumanBytes(footprint.state_bytes),
       HumanBytes(footprint.served_bytes), options.spec.world_size,
-      HumanBytes(footprint.inbox_bytes), HumanBytes(footprint.overflow_bytes));
+      HumanBytes(footprint.inbox_bytes), HumanBytes(footprint.overflow_bytes),
+      HumanBytes(footprint.held_bytes), HumanBytes(footprint.table_bytes));
 }
 
 StatusOr<JobMemory> AllocateMemory(const JobImpl::Plan& plan, MemoryBudget* budget) {
@@ -39,6 +52,8 @@ StatusOr<JobMemory> AllocateMemory(const JobImpl::Plan& plan, MemoryBudget* budg
     memory.inboxes.push_back(std::move(inbox));
   }
   ASSIGN_OR_RETURN(memory.overflow, OverflowPool::Create(spec, plan.map));
+  ASSIGN_OR_RETURN(memory.held, HeldSums::Create(spec, plan.map, SumsUse::kHeld));
+  ASSIGN_OR_RETURN(memory.running, HeldSums::Create(spec, plan.map, SumsUse::kRunning));
   return memory;
 }
 
@@ -50,6 +65,9 @@ JobFootprint FootprintOf(const JobSpec& spec, const ShardMap& map) {
   footprint.served_bytes = ServedWeights::BytesFor(map);
   footprint.inbox_bytes = map.inbox_bytes() * spec.world_size;
   footprint.overflow_bytes = OverflowPool::BytesFor(spec, map);
+  footprint.held_bytes = HeldSums::BytesFor(spec, map, SumsUse::kHeld) +
+                         HeldSums::BytesFor(spec, map, SumsUse::kRunning);
+  footprint.table_bytes = TableBytes(spec, map);
   return footprint;
 }
 
@@ -82,13 +100,18 @@ JobImpl::JobImpl(std::unique_ptr<const Plan> plan, const Environment& environmen
       weights_(std::move(memory.weights)),
       updater_(plan_->options.spec, plan_->map, store_.get(), weights_.get()),
       reporter_(std::move(reporter)),
-      gate_(spec().world_size, TrainableShards(spec(), plan_->map)),
+      gate_(spec().world_size, TrainableShards(spec(), plan_->map), ClipUnits(spec()),
+            InitialLossScale(spec().loss_scaling)),
       published_(plan_->map.shard_count(), 0),
-      overflow_(*std::move(memory.overflow)) {
+      overflow_(*std::move(memory.overflow)),
+      held_(*std::move(memory.held)),
+      running_(*std::move(memory.running)) {
   MutexLock lock(mutex_);
+  last_tick_ = env_.clock->Now();
   for (uint32_t i = 0; i < plan_->map.shard_count(); ++i) {
     const bool trainable = spec().layers[plan_->map.shards()[i].layer].trainable();
     shards_.emplace_back(this, i, trainable, spec().world_size);
+    shards_.back().squares = updater_.UnitsOf(i);
   }
   ranks_.reserve(spec().world_size);
   for (uint32_t rank = 0; rank < spec().world_size; ++rank) {

@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,23 +27,23 @@ class JobEffects {
   void Answer(CommitCallback done, StatusOr<CommitResult> result) {
     answers_.emplace_back(std::move(done), std::move(result));
   }
-  void Report(std::shared_ptr<StepReporter> reporter, uint64_t step, std::string non_finite,
+  void Report(std::shared_ptr<StepReporter> reporter, uint64_t step, StepFindings findings,
               DecisionCallback done) {
-    report_ = PendingReport{std::move(reporter), step, std::move(non_finite), std::move(done)};
+    report_ = PendingReport{std::move(reporter), step, std::move(findings), std::move(done)};
   }
 
   // With no lock held.
   void Run() {
     for (const auto& session : boards_) session->board().Flush();
     for (auto& [done, result] : answers_) done(std::move(result));
-    if (report_) report_->reporter->Report(report_->step, report_->non_finite, report_->done);
+    if (report_) report_->reporter->Report(report_->step, report_->findings, report_->done);
   }
 
  private:
   struct PendingReport {
     std::shared_ptr<StepReporter> reporter;
     uint64_t step = 0;
-    std::string non_finite;
+    StepFindings findings;
     DecisionCallback done;
   };
   // Room for usual numbers of workers without an allocation per slot.

@@ -1,7 +1,8 @@
 // The implementation of Job, split over files by activity: job_create.cc (memory), job_load.cc and
 // job_read.cc (masters), job_sessions.cc (ranks changing hands), job_slots.cc (what arrives),
-// job_pipeline.cc (fold, copy, update), job_steps.cc (begin, decision, publication), job_waits.cc
-// (commit waiters, housekeeping), job_snapshot.cc.
+// job_pipeline.cc (what a shard does next), job_room.cc (slots that have to be freed), job_steps.cc
+// (begin, report), job_settle.cc (decision, publication), job_waits.cc (commit waiters,
+// housekeeping), job_snapshot.cc.
 //
 // Locks: one for the job. Kernels, copies, checksums, callbacks, board updates and the closing of
 // links happen without it; JobEffects carries what a locked section leaves to be done. The locks of
@@ -20,25 +21,13 @@
 #include "server/session/session_table.h"
 #include "server/step/job.h"
 #include "server/step/job_effects.h"
+#include "server/step/job_parts.h"
 #include "server/step/job_shard.h"
 #include "server/step/shard_updater.h"
 #include "server/step/slot_table.h"
 #include "server/step/step_gate.h"
-#include "server/store/memory_budget.h"
-#include "server/store/overflow_pool.h"
-#include "server/store/served_weights.h"
-#include "server/store/state_store.h"
 
 namespace luwu {
-
-// All memory of a job, reserved, allocated and touched.
-struct JobMemory {
-  MemoryReservation reservation;
-  std::unique_ptr<StateStore> store;
-  std::unique_ptr<ServedWeights> weights;
-  std::vector<std::shared_ptr<transport::LocalRegion>> inboxes;  // by rank
-  std::optional<OverflowPool> overflow;
-};
 
 class JobImpl final : public Job, public SlotSink, public std::enable_shared_from_this<JobImpl> {
  public:
@@ -61,7 +50,7 @@ class JobImpl final : public Job, public SlotSink, public std::enable_shared_fro
   Status Load(uint32_t layer, uint64_t shard, uint64_t offset,
               std::span<const float> values) override LUWU_EXCLUDES(mutex_, load_mutex_);
   Status FinishLoad(bool allow_missing) override LUWU_EXCLUDES(mutex_, load_mutex_);
-  Status Read(uint32_t layer, Quantity quantity, TimePoint deadline,
+  Status Read(const ReadPlace& place, TimePoint deadline,
               const std::function<Status(const Piece&)>& sink) override LUWU_EXCLUDES(mutex_);
 
   StatusOr<std::shared_ptr<Session>> OpenSession(const WorkerIdentity& identity) override
@@ -69,8 +58,9 @@ class JobImpl final : public Job, public SlotSink, public std::enable_shared_fro
   void CloseSession(const std::shared_ptr<Session>& session) override LUWU_EXCLUDES(mutex_);
   uint64_t open_sessions() const override LUWU_EXCLUDES(mutex_);
 
-  Status BeginStep(Session& session, uint64_t step,
-                   const std::vector<HyperParameters>& groups) override LUWU_EXCLUDES(mutex_);
+  StatusOr<BegunStep> BeginStep(Session& session, uint64_t step,
+                                const std::vector<HyperParameters>& groups) override
+      LUWU_EXCLUDES(mutex_);
   void AwaitCommit(const std::shared_ptr<Session>& session, uint64_t step, TimePoint deadline,
                    CommitCallback done) override LUWU_EXCLUDES(mutex_);
   void Tick() override LUWU_EXCLUDES(mutex_);
@@ -94,35 +84,10 @@ class JobImpl final : public Job, public SlotSink, public std::enable_shared_fro
     SlotTable slots;
     std::shared_ptr<transport::LocalRegion> inbox;
   };
-  struct CommitWaiter {
-    std::shared_ptr<Session> session;
-    uint64_t step = 0;
-    TimePoint deadline;
-    CommitCallback done;
-  };
-  struct TaskResult {
-    std::optional<NonFiniteNote> note;
-    UpdateResult update;
-    double seconds = 0;
-  };
-  // The arrays of a layer's local shards that a reader looks at.
-  struct LayerPin {
-    struct Shard {
-      const float* values = nullptr;
-      uint32_t generation = 0;
-    };
-    uint64_t version = 0;
-    std::vector<Shard> shards;
-  };
-  struct Counters {
-    uint64_t updates = 0;
-    uint64_t updated_elements = 0;
-    double update_seconds = 0;
-    uint64_t duplicates = 0;
-    uint64_t rejected_slots = 0;
-    uint64_t skipped_steps = 0;
-  };
+  using TaskResult = JobTaskResult;
+  using LayerPin = JobLayerPin;
 
+  bool HasOwnSums() const { return SumsInHeld(spec()) || KeepsRunningSums(spec()); }
   const Node& self() const { return plan_->options.nodes[plan_->options.self]; }
 
   // job_load.cc
@@ -135,8 +100,9 @@ class JobImpl final : public Job, public SlotSink, public std::enable_shared_fro
 
   // job_read.cc
   bool HalfWay(ShardMap::IndexRange range) const LUWU_REQUIRES(mutex_);
-  Status PinLayer(uint32_t layer, uint32_t array, TimePoint deadline, LayerPin* pin)
-      LUWU_EXCLUDES(mutex_);
+  Status PinLayer(uint32_t layer, TimePoint deadline, LayerPin* pin) LUWU_EXCLUDES(mutex_);
+  Status ReadShard(const StateView& view, uint64_t from, uint64_t version,
+                   const std::function<Status(const Piece&)>& sink) const;
   void UnpinLayer(uint32_t layer, const LayerPin& pin) LUWU_EXCLUDES(mutex_);
 
   // job_sessions.cc
@@ -161,39 +127,50 @@ class JobImpl final : public Job, public SlotSink, public std::enable_shared_fro
   Status AcceptForShard(const SlotTrailer& trailer, uint32_t slot, uint32_t index, bool* parked)
       LUWU_REQUIRES(mutex_);
   void EndWithFault(Session& session, const Status& fault, JobEffects* effects)
-      LUWU_EXCLUDES(mutex_);
+      LUWU_REQUIRES(mutex_);
 
   // job_pipeline.cc
   void Advance(JobShard& shard, JobEffects* effects) LUWU_REQUIRES(mutex_);
-  void StartUpdate(JobShard& shard) LUWU_REQUIRES(mutex_);
-  void StartFold(JobShard& shard) LUWU_REQUIRES(mutex_);
-  void StartCopy(JobShard& shard, const Contribution& contribution, uint32_t block)
-      LUWU_REQUIRES(mutex_);
-  void StartCarry(JobShard& shard) LUWU_REQUIRES(mutex_);
+  bool AwaitsReader(const JobShard& shard, JobShard::Activity next) const LUWU_REQUIRES(mutex_);
   void Submit(JobShard& shard, JobShard::Activity activity) LUWU_REQUIRES(mutex_);
   void PinSources(JobShard& shard) LUWU_REQUIRES(mutex_);
   TaskResult Compute(JobShard& shard) const;
   void EndTask(JobShard& shard, const TaskResult& result, JobEffects* effects)
       LUWU_REQUIRES(mutex_);
-  void EndUpdate(JobShard& shard, const UpdateResult& result, JobEffects* effects)
+  void EndReady(JobShard& shard, const UpdateResult& result, JobEffects* effects)
       LUWU_REQUIRES(mutex_);
-  void MarkUpdated(JobShard& shard, JobEffects* effects) LUWU_REQUIRES(mutex_);
+  void MarkReady(JobShard& shard, JobEffects* effects) LUWU_REQUIRES(mutex_);
   void ReleaseTaken(JobShard& shard, JobEffects* effects) LUWU_REQUIRES(mutex_);
   void ReleaseSlot(uint32_t rank, uint32_t slot, JobEffects* effects) LUWU_REQUIRES(mutex_);
   std::byte* BytesOf(const JobShard& shard, const Contribution& contribution) const
       LUWU_REQUIRES(mutex_);
+
+  // job_room.cc
+  void StartFold(JobShard& shard) LUWU_REQUIRES(mutex_);
+  void StartCopy(JobShard& shard, const Contribution& contribution, uint32_t block)
+      LUWU_REQUIRES(mutex_);
   void MakeRoom(uint32_t rank) LUWU_REQUIRES(mutex_);
   bool MakeRoomOnce(uint32_t rank) LUWU_REQUIRES(mutex_);
   void MakeRoomForAll() LUWU_REQUIRES(mutex_);
+  bool WaitsForItself(uint32_t rank) const LUWU_REQUIRES(mutex_);
+  void EndIfStuck(uint32_t rank, JobEffects* effects) LUWU_REQUIRES(mutex_);
 
   // job_steps.cc
   Status CheckBegin(const Session& session, uint64_t step) const LUWU_REQUIRES(mutex_);
   void ReportIfDone(JobEffects* effects) LUWU_REQUIRES(mutex_);
   void SendReport(JobEffects* effects) LUWU_REQUIRES(mutex_);
+  Status CheckDecision(const StepDecision& decision) const;
+
+  // job_settle.cc
   void OnDecision(uint64_t step, const StatusOr<StepDecision>& decision) LUWU_EXCLUDES(mutex_);
   void CarryOut(const StepDecision& decision, JobEffects* effects) LUWU_REQUIRES(mutex_);
   void Fail(const std::string& culprit, JobEffects* effects) LUWU_REQUIRES(mutex_);
-  void PublishStep(JobEffects* effects) LUWU_REQUIRES(mutex_);
+  void SettleAll(const StepDecision& decision, JobEffects* effects) LUWU_REQUIRES(mutex_);
+  JobShard::Settle SettleOf(const JobShard& shard) const LUWU_REQUIRES(mutex_);
+  void EndSettle(JobShard& shard, const UpdateResult& result, JobEffects* effects)
+      LUWU_REQUIRES(mutex_);
+  void TakeOver(JobShard& shard) LUWU_REQUIRES(mutex_);
+  void PublishShard(JobShard& shard) LUWU_REQUIRES(mutex_);
   void PublishBoards(JobEffects* effects) LUWU_REQUIRES(mutex_);
 
   // job_waits.cc
@@ -201,6 +178,7 @@ class JobImpl final : public Job, public SlotSink, public std::enable_shared_fro
   std::optional<StatusOr<CommitResult>> TryAnswer(const Session& session, uint64_t step) const
       LUWU_REQUIRES(mutex_);
   void SettleWaiters(JobEffects* effects) LUWU_REQUIRES(mutex_);
+  void ForgivePause() LUWU_REQUIRES(mutex_);
   std::string DescribeLost() const LUWU_REQUIRES(mutex_);
   std::string DescribeOpen() const LUWU_REQUIRES(mutex_);
   std::string DescribeRankOpen(uint32_t rank) const LUWU_REQUIRES(mutex_);
@@ -224,18 +202,20 @@ class JobImpl final : public Job, public SlotSink, public std::enable_shared_fro
   std::deque<JobShard> shards_ LUWU_GUARDED_BY(mutex_);  // by local index
   std::vector<Rank> ranks_ LUWU_GUARDED_BY(mutex_);
   StepGate gate_ LUWU_GUARDED_BY(mutex_);
-  StepDecision decision_ LUWU_GUARDED_BY(mutex_);  // while it is being carried out
-  uint64_t carries_left_ LUWU_GUARDED_BY(mutex_) = 0;
+  JobSettling settling_ LUWU_GUARDED_BY(mutex_);
+  TimePoint last_tick_ LUWU_GUARDED_BY(mutex_);
   TimePoint report_again_at_ LUWU_GUARDED_BY(mutex_);
   uint64_t report_pause_ms_ LUWU_GUARDED_BY(mutex_) = 0;
   Status report_failure_ LUWU_GUARDED_BY(mutex_);
   std::vector<uint64_t> published_ LUWU_GUARDED_BY(mutex_);  // the board's words
   OverflowPool overflow_ LUWU_GUARDED_BY(mutex_);
-  std::vector<CommitWaiter> waiters_ LUWU_GUARDED_BY(mutex_);
+  const HeldSums held_;
+  const HeldSums running_;
+  std::vector<JobCommitWaiter> waiters_ LUWU_GUARDED_BY(mutex_);
   // Ended sessions whose links Tick has to close.
   std::vector<std::shared_ptr<Session>> to_close_ LUWU_GUARDED_BY(mutex_);
   uint64_t in_flight_ LUWU_GUARDED_BY(mutex_) = 0;  // submitted tasks that have not ended
-  Counters counters_ LUWU_GUARDED_BY(mutex_);
+  JobCounters counters_ LUWU_GUARDED_BY(mutex_);
 };
 
 }  // namespace luwu

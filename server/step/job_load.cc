@@ -1,6 +1,5 @@
 // Loading masters and publishing version 0.
 #include <algorithm>
-#include <cstring>
 
 #include "common/base/log.h"
 #include "server/step/job_impl.h"
@@ -88,9 +87,7 @@ Status JobImpl::Load(uint32_t layer, uint64_t shard, uint64_t offset,
   JobShard& target = ShardForLoad(*index);
   Status status;
   if (target.loaded.size() < kLoadedRangesMax) {
-    float* master = store_->Acquire(*index).current[0];
-    std::memcpy(master + offset, values.data(), values.size_bytes());
-    store_->Release(*index);
+    updater_.LoadMasters(*index, offset, values);
     AddRange(&target.loaded, offset, offset + values.size());
     target.load_dirty = true;
   } else {

@@ -1,7 +1,7 @@
-// The pipeline of a shard: receive (job_slots.cc) -> load state -> update -> store state -> publish
-// (job_steps.cc), with folds and copies on the side when a worker runs out of slots. Decides under
-// the job's lock what a shard's task does next; the task itself runs on an update thread without
-// it.
+// The pipeline of a shard: receive (job_slots.cc) -> get ready for the decision: update, hold the
+// sum, or carry over -> settle and publish (job_settle.cc), with folds and copies on the side when
+// a worker runs out of slots (job_room.cc). Decides under the job's lock what a shard's task does
+// next; the task itself runs on an update thread without it.
 #include <chrono>
 #include <cstring>
 
@@ -13,51 +13,45 @@ namespace luwu {
 void JobShard::Run() { job->RunTask(*this); }
 
 void JobImpl::Advance(JobShard& shard, JobEffects* effects) {
-  if (shard.activity != JobShard::Activity::kIdle || shard.updated) return;
-  if (!shard.progress.complete() || !shutdown_.ok()) return;
-  if (!gate_.non_finite().empty()) {
-    // The step cannot be applied any more: no use in computing the rest of it.
-    shard.deferred = false;
+  using Activity = JobShard::Activity;
+  if (shard.activity != Activity::kIdle || !shutdown_.ok()) return;
+  Activity next = Activity::kUpdate;
+  const bool settles = shard.settle != JobShard::Settle::kNone;
+  if (settles) {
+    if (shard.settle == JobShard::Settle::kCarry) next = Activity::kCarry;
+  } else {
+    if (shard.ready || !shard.progress.complete()) return;
+    if (!gate_.non_finite().empty()) {
+      // The step cannot be applied any more: no use in computing the rest of it.
+      shard.awaits_reader = false;
+      shard.progress.TakeAll(&shard.taken);
+      ReleaseTaken(shard, effects);
+      MarkReady(shard, effects);
+      return;
+    }
+    const bool absent = shard.progress.parked().empty() && !shard.has_sum();
+    if (spec().update_mode == UpdateMode::kDeferred) next = Activity::kHold;
+    if (absent) next = Activity::kCarry;
+  }
+  shard.awaits_reader = AwaitsReader(shard, next);
+  if (shard.awaits_reader) return;
+  if (!settles) {
+    gate_.NoteUpdateBegun();
     shard.progress.TakeAll(&shard.taken);
-    ReleaseTaken(shard, effects);
-    MarkUpdated(shard, effects);
-    return;
-  }
-  const uint64_t target = spec().keep_undo_state ? shard.flips + 1 : shard.flips;
-  shard.deferred = shard.readers[target % 2] > 0;
-  if (!shard.deferred) StartUpdate(shard);
-}
-
-void JobImpl::StartUpdate(JobShard& shard) {
-  gate_.NoteUpdateBegun();
-  shard.progress.TakeAll(&shard.taken);
-  if (shard.taken.empty() && !shard.sum_block) {
-    shard.absent = true;
-    StartCarry(shard);
-    return;
+    shard.absent = next == Activity::kCarry;
   }
   PinSources(shard);
-  Submit(shard, JobShard::Activity::kUpdate);
+  Submit(shard, next);
 }
 
-void JobImpl::StartFold(JobShard& shard) {
-  shard.sum_is_new = !shard.sum_block.has_value();
-  if (shard.sum_is_new) shard.sum_block = overflow_.Take();
-  LUWU_CHECK(shard.sum_block.has_value(), "a fold has a block for its sum");
-  shard.progress.TakeInOrder(&shard.taken);
-  PinSources(shard);
-  Submit(shard, JobShard::Activity::kFold);
+// Whether somebody still reads what `next` would write.
+bool JobImpl::AwaitsReader(const JobShard& shard, JobShard::Activity next) const {
+  if (next == JobShard::Activity::kHold) return false;
+  const uint64_t generation = KeepsUndoState(spec()) ? shard.flips + 1 : shard.flips;
+  const bool state = next == JobShard::Activity::kUpdate && shard.readers[generation % 2] > 0;
+  const uint64_t settled = shard.settle == JobShard::Settle::kNone ? 1 : 0;
+  return state || shard.served_readers[(gate_.step() + settled) % 2] > 0;
 }
-
-void JobImpl::StartCopy(JobShard& shard, const Contribution& contribution, uint32_t block) {
-  shard.taken.push_back(contribution);
-  shard.copy_target = overflow_.data(block);
-  PinSources(shard);
-  shard.taken.back().block = block;
-  Submit(shard, JobShard::Activity::kCopy);
-}
-
-void JobImpl::StartCarry(JobShard& shard) { Submit(shard, JobShard::Activity::kCarry); }
 
 void JobImpl::PinSources(JobShard& shard) {
   shard.sources.clear();
@@ -79,9 +73,15 @@ std::byte* JobImpl::BytesOf(const JobShard& shard, const Contribution& contribut
 void JobImpl::Submit(JobShard& shard, JobShard::Activity activity) {
   LUWU_CHECK(shard.activity == JobShard::Activity::kIdle, "a shard does one thing at a time");
   shard.activity = activity;
-  shard.step = gate_.step();
-  shard.sum = shard.sum_block ? overflow_.floats(*shard.sum_block) : nullptr;
-  shard.groups = gate_.groups();
+  const bool settles = shard.settle != JobShard::Settle::kNone;
+  shard.step = settles ? settling_.step : gate_.step();
+  shard.groups = settles ? settling_.groups : gate_.groups();
+  shard.loss_scale = settles ? settling_.loss_scale : gate_.loss_scale();
+  shard.decision = settles ? &settling_.decision : nullptr;
+  const HeldSums& own = SumsInHeld(spec()) ? held_ : running_;
+  shard.sum = shard.sum_block    ? overflow_.floats(*shard.sum_block)
+              : shard.sum_in_own ? own.floats(shard.index)
+                                 : nullptr;
   ++in_flight_;
   env_.pool->Submit(&shard);
 }
@@ -102,6 +102,17 @@ void JobImpl::RunTask(JobShard& shard) {
 JobImpl::TaskResult JobImpl::Compute(JobShard& shard) const {
   const auto begin = std::chrono::steady_clock::now();
   TaskResult result;
+  const UpdateRequest request = {.index = shard.index,
+                                 .step = shard.step,
+                                 .applied = shard.applied,
+                                 .groups = shard.groups,
+                                 .loss_scale = shard.loss_scale,
+                                 .decision = shard.decision,
+                                 .sum = shard.sum,
+                                 .sum_note = shard.sum_note,
+                                 .sources = shard.sources,
+                                 .held = held_.data(shard.index),
+                                 .squares = shard.squares};
   switch (shard.activity) {
     case JobShard::Activity::kIdle:
       LUWU_CHECK(false, "an idle shard is not submitted");
@@ -113,9 +124,11 @@ JobImpl::TaskResult JobImpl::Compute(JobShard& shard) const {
       std::memcpy(shard.copy_target, shard.sources[0].data,
                   plan_->map.shards()[shard.index].elements * DTypeBytes(spec().gradient_dtype));
       break;
+    case JobShard::Activity::kHold:
+      result.update = updater_.Hold(request);
+      break;
     case JobShard::Activity::kUpdate:
-      result.update = updater_.Update({shard.index, shard.step, shard.applied, shard.groups,
-                                       shard.sum, shard.sum_note, shard.sources});
+      result.update = updater_.Update(request);
       break;
     case JobShard::Activity::kCarry:
       result.update.served_crc32c = updater_.Carry(shard.index, shard.step);
@@ -126,15 +139,18 @@ JobImpl::TaskResult JobImpl::Compute(JobShard& shard) const {
 }
 
 void JobImpl::EndTask(JobShard& shard, const TaskResult& result, JobEffects* effects) {
-  const JobShard::Activity activity = shard.activity;
-  shard.activity = JobShard::Activity::kIdle;
-  if (activity == JobShard::Activity::kUpdate) {
+  using Activity = JobShard::Activity;
+  const Activity activity = shard.activity;
+  shard.activity = Activity::kIdle;
+  if (activity == Activity::kUpdate) {
     ++counters_.updates;
     counters_.updated_elements += plan_->map.shards()[shard.index].elements;
+  }
+  if (activity == Activity::kUpdate || activity == Activity::kHold) {
     counters_.update_seconds += result.seconds;
   }
-  if (activity == JobShard::Activity::kFold && !shard.sum_note) shard.sum_note = result.note;
-  if (activity == JobShard::Activity::kCopy) {
+  if (activity == Activity::kFold && !shard.sum_note) shard.sum_note = result.note;
+  if (activity == Activity::kCopy) {
     const Contribution copied = shard.taken.front();
     shard.taken.clear();
     shard.progress.MoveToBlock(copied.micro_step, copied.rank, copied.block);
@@ -142,37 +158,40 @@ void JobImpl::EndTask(JobShard& shard, const TaskResult& result, JobEffects* eff
   } else {
     ReleaseTaken(shard, effects);
   }
-  const bool carried_after_skip = gate_.phase() == StepGate::Phase::kFinishing;
-  if (carried_after_skip) {
-    shard.next_crc32c = result.update.served_crc32c;
-    if (--carries_left_ == 0) PublishStep(effects);
-  } else if (activity == JobShard::Activity::kUpdate || activity == JobShard::Activity::kCarry) {
-    EndUpdate(shard, result.update, effects);
-  } else {
+  if (activity == Activity::kFold || activity == Activity::kCopy) {
     Advance(shard, effects);
+  } else if (shard.settle != JobShard::Settle::kNone) {
+    EndSettle(shard, result.update, effects);
+  } else {
+    EndReady(shard, result.update, effects);
   }
   MakeRoomForAll();
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) EndIfStuck(rank, effects);
 }
 
-void JobImpl::EndUpdate(JobShard& shard, const UpdateResult& result, JobEffects* effects) {
+void JobImpl::EndReady(JobShard& shard, const UpdateResult& result, JobEffects* effects) {
   shard.next_crc32c = result.served_crc32c;
   if (!result.non_finite.empty()) {
     const bool first = gate_.non_finite().empty();
     gate_.NoteNonFinite(fmt::format("node '{}': {}", self().name, result.non_finite));
     // Shards that wait for a reader need not wait any more.
     for (JobShard& other : shards_) {
-      if (first && other.deferred) Advance(other, effects);
+      if (first && other.awaits_reader) Advance(other, effects);
     }
+  } else if (!shard.absent) {
+    shard.ahead = !KeepsUndoState(spec()) && !HoldsSums(spec());
+    for (const UnitSum& squares : shard.squares) gate_.AddSquares(squares.unit, squares.sum);
   }
-  MarkUpdated(shard, effects);
+  MarkReady(shard, effects);
 }
 
-void JobImpl::MarkUpdated(JobShard& shard, JobEffects* effects) {
+void JobImpl::MarkReady(JobShard& shard, JobEffects* effects) {
   if (shard.sum_block) overflow_.Give(*shard.sum_block);
   shard.sum_block.reset();
+  shard.sum_in_own = false;
   shard.sum_note.reset();
-  shard.updated = true;
-  gate_.ShardUpdated();
+  shard.ready = true;
+  gate_.ShardReady();
   ReportIfDone(effects);
 }
 
@@ -188,56 +207,6 @@ void JobImpl::ReleaseSlot(uint32_t rank_number, uint32_t slot, JobEffects* effec
   Rank& rank = ranks_[rank_number];
   rank.session->board().SetReleased(slot, rank.slots.Release(slot));
   effects->FlushBoard(rank.session);
-}
-
-void JobImpl::MakeRoomForAll() {
-  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) MakeRoom(rank);
-}
-
-// A worker that has (nearly) no slot left while its contributions wait for their turn would wait
-// for workers that may wait for it. Slots being read are as good as free.
-void JobImpl::MakeRoom(uint32_t rank_number) {
-  if (!shutdown_.ok()) return;
-  const SlotTable& slots = ranks_[rank_number].slots;
-  const uint32_t low = slots.size() / 8;
-  while (slots.size() - slots.held_count() + slots.pinned_count() <= low) {
-    if (!MakeRoomOnce(rank_number)) return;
-  }
-}
-
-// Best first: a contribution that is next in order and joins a sum that exists (costs nothing); one
-// that is next in order and begins a sum; one that came early and moves to a block.
-bool JobImpl::MakeRoomOnce(uint32_t rank_number) {
-  const SlotTable& slots = ranks_[rank_number].slots;
-  JobShard* begins_sum = nullptr;
-  JobShard* early_shard = nullptr;
-  Contribution early;
-  for (uint32_t slot = 0; slot < slots.size(); ++slot) {
-    if (!slots.held(slot) || slots.pinned(slot)) continue;
-    JobShard& shard = shards_[slots.shard(slot)];
-    if (shard.activity != JobShard::Activity::kIdle || shard.progress.complete()) continue;
-    const std::vector<Contribution>& parked = shard.progress.parked();
-    size_t place = 0;
-    while (parked[place].rank != rank_number || parked[place].slot != slot) ++place;
-    const bool in_order = place < shard.progress.InOrderCount();
-    if (in_order && shard.sum_block) {
-      StartFold(shard);
-      return true;
-    }
-    if (in_order && begins_sum == nullptr) begins_sum = &shard;
-    if (!in_order && early_shard == nullptr) {
-      early_shard = &shard;
-      early = parked[place];
-    }
-  }
-  if (overflow_.empty()) return false;
-  if (begins_sum != nullptr) {
-    StartFold(*begins_sum);
-    return true;
-  }
-  if (early_shard == nullptr) return false;
-  StartCopy(*early_shard, early, *overflow_.Take());
-  return true;
 }
 
 }  // namespace luwu

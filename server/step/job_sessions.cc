@@ -48,6 +48,7 @@ StatusOr<std::shared_ptr<Session>> JobImpl::OpenSession(const WorkerIdentity& id
   {
     MutexLock lock(mutex_);
     RETURN_IF_ERROR(shutdown_);
+    ForgivePause();
     Rank& rank = ranks_[identity.rank];
     RETURN_IF_ERROR(CheckTakeover(rank, identity));
     former = rank.session;
@@ -110,7 +111,7 @@ void JobImpl::ResetRank(uint32_t rank_number, JobEffects* effects) {
   std::vector<Contribution> dropped;
   uint64_t dropped_count = 0;
   for (JobShard& shard : shards_) {
-    if (!shard.trainable || shard.updated) continue;
+    if (!shard.trainable || shard.ready) continue;
     const bool was_done = shard.progress.RankDone(rank_number);
     dropped.clear();
     shard.progress.DropRank(rank_number, &dropped);
@@ -119,7 +120,8 @@ void JobImpl::ResetRank(uint32_t rank_number, JobEffects* effects) {
     }
     dropped_count += dropped.size();
     if (was_done && !shard.progress.RankDone(rank_number)) gate_.RankReopenedShard(rank_number);
-    shard.deferred = shard.deferred && shard.progress.complete();
+    const bool settles = shard.settle != JobShard::Settle::kNone;
+    shard.awaits_reader = shard.awaits_reader && (settles || shard.progress.complete());
   }
   rank.slots.Reset();
   rank.begun_step.reset();

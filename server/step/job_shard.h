@@ -24,9 +24,13 @@ struct JobShard final : UpdatePool::Task {
     kIdle,
     kFold,    // an in-order prefix goes into the running sum
     kCopy,    // one early contribution goes from its slot to an overflow block
-    kUpdate,  // all ranks have closed: sum, optimizer, served copy
+    kHold,    // all ranks have closed: the sum is held, its norm taken
+    kUpdate,  // sum, optimizer, served copy
     kCarry,   // the served bytes of this version become those of the next
   };
+  // What the decision about the former step has left to do. Until it is done the shard has that
+  // step's version, and nothing of the open step is summed into its held buffer.
+  enum class Settle : uint8_t { kNone, kUpdate, kCarry };
 
   JobShard(JobImpl* owner, uint32_t local_index, bool is_trainable, uint32_t world_size)
       : job(owner), index(local_index), trainable(is_trainable), progress(world_size) {
@@ -41,15 +45,22 @@ struct JobShard final : UpdatePool::Task {
 
   ShardProgress progress;
   Activity activity = Activity::kIdle;
-  bool updated = false;               // in the open step
+  Settle settle = Settle::kNone;
+  bool ready = false;                 // for the decision about the open step
   bool absent = false;                // ... and no rank had a gradient
-  bool deferred = false;              // complete, but a reader holds the generation to be written
+  bool ahead = false;                 // its state was updated in place in the open step
+  bool awaits_reader = false;         // who holds what the shard's next task writes
   uint64_t applied = 0;               // updates in all
   uint32_t next_crc32c = 0;           // of the served bytes of the coming version
   std::optional<uint32_t> sum_block;  // overflow block of the running sum
+  bool sum_in_own = false;            // ... is in the shard's own buffer
   std::optional<NonFiniteNote> sum_note;
   uint64_t flips = 0;                    // parity: which generation is current
   std::array<uint32_t, 2> readers = {};  // by generation
+  // Of masters that lie in the served copy, by parity of its version.
+  std::array<uint32_t, 2> served_readers = {};
+
+  bool has_sum() const { return sum_block || sum_in_own; }
 
   // task
   uint64_t step = 0;
@@ -58,6 +69,9 @@ struct JobShard final : UpdatePool::Task {
   float* sum = nullptr;
   bool sum_is_new = false;
   std::span<const HyperParameters> groups;
+  float loss_scale = 1;
+  const StepDecision* decision = nullptr;  // of the step that is settled; null: not decided yet
+  std::vector<UnitSum> squares;            // of this shard's gradients, by clip unit
   std::byte* copy_target = nullptr;
 
   // Loading: written ranges [first, end), ascending, apart from each other.

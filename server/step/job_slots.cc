@@ -1,7 +1,5 @@
 // What arrives in the slots. Runs on the data plane's progress thread; everything in a slot is
 // hostile until it has been checked, in the order that docs/PROTOCOL.md section 4 gives.
-#include <cstring>
-
 #include "common/base/crc32c.h"
 #include "common/base/log.h"
 #include "server/step/job_impl.h"
@@ -11,7 +9,10 @@ namespace luwu {
 void JobImpl::OnSlot(Session& session, uint32_t slot) {
   JobEffects effects;
   const Status fault = ReceiveSlot(session, slot, &effects);
-  if (!fault.ok()) EndWithFault(session, fault, &effects);
+  if (!fault.ok()) {
+    MutexLock lock(mutex_);
+    EndWithFault(session, fault, &effects);
+  }
   effects.Run();
 }
 
@@ -23,7 +24,8 @@ Status JobImpl::ReceiveSlot(Session& session, uint32_t slot, JobEffects* effects
   const uint64_t slot_bytes = plan_->map.slot_bytes();
   const ConstByteSpan bytes = session.inbox().subspan(slot * slot_bytes, slot_bytes);
   SlotTrailer trailer;  // a copy: the worker may write the slot while we look at it
-  std::memcpy(&trailer, bytes.data() + slot_bytes - kSlotTrailerBytes, sizeof(trailer));
+  // A late doorbell of the slot's former use, while the worker seals the next one.
+  if (!LoadSlotTrailer(bytes.last(kSlotTrailerBytes), &trailer)) return OkStatus();
   RETURN_IF_ERROR(CheckSlotTrailer(trailer));
   RETURN_IF_ERROR(CheckOrigin(session, trailer));
   {
@@ -133,6 +135,7 @@ Status JobImpl::Accept(const SlotTrailer& trailer, uint32_t slot, JobEffects* ef
   if (!parked) ReleaseSlot(trailer.rank, slot, effects);
   for (uint32_t i = range.begin; i < range.end; ++i) Advance(shards_[i], effects);
   MakeRoom(trailer.rank);
+  EndIfStuck(trailer.rank, effects);
   return OkStatus();
 }
 
@@ -170,7 +173,6 @@ Status JobImpl::AcceptForShard(const SlotTrailer& trailer, uint32_t slot, uint32
 }
 
 void JobImpl::EndWithFault(Session& session, const Status& fault, JobEffects* effects) {
-  MutexLock lock(mutex_);
   const Rank& rank = ranks_[session.identity().rank];
   if (rank.session.get() != &session) return;
   ++counters_.rejected_slots;

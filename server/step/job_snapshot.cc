@@ -13,7 +13,13 @@ JobSnapshot JobImpl::Snapshot() const {
   out.current_step = gate_.step();
   if (gate_.last()) out.last_outcome = gate_.last()->decision.outcome;
   if (state_ == JobState::kFailed) out.last_outcome = Outcome::kFailed;
+  if (gate_.last()) out.grad_norm = gate_.last()->decision.grad_norm;
+  out.update_mode = spec().update_mode;
+  out.optimizer = spec().optimizer;
+  out.clip_scope = spec().clip_scope;
+  out.loss_scale = gate_.loss_scale();
   out.skipped_steps = counters_.skipped_steps;
+  out.clipped_steps = counters_.clipped_steps;
   out.world_size = spec().world_size;
   out.local_elements = plan_->map.elements();
   out.footprint = plan_->footprint;
@@ -35,6 +41,7 @@ JobSnapshot JobImpl::Snapshot() const {
     worker.transport = session.transport_name();
     worker.lease_left_ms = live ? session.LeaseLeftMs(now) : 0;
     worker.last_step = rank.begun_step.value_or(0);
+    worker.fetched_bytes = session.fetched_bytes();
     worker.pushed_bytes = session.pushed_bytes();
     worker.slots_held = rank.slots.held_count();
     out.workers.push_back(std::move(worker));

@@ -1,5 +1,6 @@
 // Waiting for commits, and the housekeeping that ends waits: leases, deadlines, repeated reports.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "common/base/log.h"
@@ -9,7 +10,16 @@ namespace luwu {
 namespace {
 
 constexpr size_t kWaitersPerSessionMax = 16;
-constexpr uint32_t kNamedMax = 3;  // ranks or layers named in a message
+constexpr uint32_t kPauseMs = 500;  // between two ticks, which come every 50 ms
+constexpr uint32_t kNamedMax = 3;   // ranks or layers named in a message
+
+CommitResult ResultOf(const StepDecision& decision, ClipScope scope) {
+  return {.outcome = decision.outcome,
+          .culprit = decision.culprit,
+          .grad_norm = decision.grad_norm,
+          .clip_factor = scope == ClipScope::kGlobal ? decision.factor(0) : 1.0,
+          .next_loss_scale = decision.next_loss_scale};
+}
 
 }  // namespace
 
@@ -39,14 +49,19 @@ std::optional<StatusOr<CommitResult>> JobImpl::TryAnswer(const Session& session,
   if (const Status live = session.Check(); !live.ok()) return live;
   if (!shutdown_.ok()) return shutdown_;
   if (gate_.last() && gate_.last()->step == step) {
-    return CommitResult{gate_.last()->decision.outcome, gate_.last()->decision.culprit};
+    return ResultOf(gate_.last()->decision, spec().clip_scope);
   }
   if (step != gate_.step()) {
     return Error(ErrorCode::kStepMismatch,
                  "step {} cannot be committed: job '{}' is at step {} on node '{}'", step,
                  spec().name, gate_.step(), self().name);
   }
-  if (state_ == JobState::kFailed) return CommitResult{Outcome::kFailed, failure_};
+  if (state_ == JobState::kFailed) {
+    return CommitResult{.outcome = Outcome::kFailed,
+                        .culprit = failure_,
+                        .grad_norm = std::numeric_limits<double>::quiet_NaN(),
+                        .next_loss_scale = gate_.loss_scale()};
+  }
   return std::nullopt;
 }
 
@@ -136,13 +151,28 @@ std::string JobImpl::DescribeRankOpen(uint32_t rank_number) const {
                      layers > kNamedMax ? ", ..." : "");
 }
 
+// While this process stood still (stopped, its machine paused) no heartbeat could arrive, so that
+// time does not count against the workers.
+void JobImpl::ForgivePause() {
+  const TimePoint now = env_.clock->Now();
+  const auto gap = std::chrono::duration_cast<Milliseconds>(now - last_tick_);
+  if (gap < Milliseconds(std::max(kPauseMs, plan_->options.lease_ms / 4))) return;
+  last_tick_ = now;
+  LogWarning("daemon_paused", "job={} ms={}", spec().name, gap.count());
+  for (const Rank& rank : ranks_) {
+    if (rank.session != nullptr && rank.session->Check().ok()) rank.session->ExtendLease(gap);
+  }
+}
+
 void JobImpl::Tick() {
   JobEffects effects;
   std::vector<std::shared_ptr<Session>> to_close;
   std::vector<std::shared_ptr<Session>> to_reap;
   {
     MutexLock lock(mutex_);
+    ForgivePause();
     const TimePoint now = env_.clock->Now();
+    last_tick_ = now;
     for (const Rank& rank : ranks_) {
       if (rank.session == nullptr || rank.opening) continue;
       to_reap.push_back(rank.session);

@@ -31,6 +31,10 @@ struct Contribution {
 class ShardProgress {
  public:
   explicit ShardProgress(uint32_t world_size);
+  // What it allocates; more only while a rank accumulates ahead of the others.
+  static uint64_t BytesFor(uint32_t world_size) {
+    return world_size * (sizeof(RankProgress) + sizeof(Contribution));
+  }
 
   // Begins a new step. Nothing may be parked (CHECKed).
   void Reset();

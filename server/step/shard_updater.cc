@@ -10,6 +10,7 @@ namespace luwu {
 namespace {
 
 constexpr uint64_t kBlockElements = 16 * 1024;
+static_assert(kBlockElements % optim::kQuantBlock == 0, "a block is a range for an update");
 
 // Calls `use(segment, first, count)` for each block of each segment, in order, until it returns
 // false. Blocks lie on multiples of kBlockElements, cut at segment borders.
@@ -23,13 +24,6 @@ void ForEachBlock(const std::vector<Segment>& segments, const Use& use) {
       first = next;
     }
   }
-}
-
-optim::StatePointers Advance(optim::StatePointers pointers, uint64_t elements) {
-  for (float*& pointer : pointers) {
-    if (pointer != nullptr) pointer += elements;
-  }
-  return pointers;
 }
 
 optim::GradientSource SourceAt(const std::byte* data, DType dtype, uint64_t element) {
@@ -46,11 +40,42 @@ ShardUpdater::ShardUpdater(const JobSpec& spec, const ShardMap& map, StateStore*
       map_(map),
       store_(store),
       weights_(weights),
-      gradient_scale_(spec.reduction == Reduction::kMean ? 1.0f / float(spec.world_size) : 1.0f) {
+      masters_in_served_(spec.optimizer.master_format == MasterFormat::kSplit) {
+  std::vector<uint64_t> layer_begins;
+  uint64_t elements = 0;
+  for (const LayerSpec& layer : spec.layers) {
+    layer_begins.push_back(elements);
+    elements += layer.elements;
+  }
   segments_.reserve(map.shard_count());
+  job_elements_.reserve(map.shard_count());
   for (const LocalShard& shard : map.shards()) {
     segments_.push_back(SegmentsOf(spec.layers[shard.layer], shard));
+    job_elements_.push_back(layer_begins[shard.layer] + shard.first_element);
   }
+}
+
+uint32_t ShardUpdater::UnitOf(uint32_t index, const Segment& segment) const {
+  return ClipUnitOf(spec_.clip_scope, map_.shards()[index].layer, segment.group);
+}
+
+std::vector<UnitSum> ShardUpdater::UnitsOf(uint32_t index) const {
+  std::vector<UnitSum> units;
+  for (const Segment& segment : segments_[index]) {
+    const uint32_t unit = UnitOf(index, segment);
+    const bool known = std::any_of(units.begin(), units.end(),
+                                   [unit](const UnitSum& other) { return other.unit == unit; });
+    if (segment.trainable && !known) units.push_back({unit, {}});
+  }
+  return units;
+}
+
+// In double and rounded once, so that an update that is redone, or done later, has the same scale.
+float ShardUpdater::ScaleOf(const UpdateRequest& request, const Segment& segment) const {
+  const double workers = spec_.reduction == Reduction::kMean ? spec_.world_size : 1;
+  const double factor =
+      request.decision == nullptr ? 1 : request.decision->factor(UnitOf(request.index, segment));
+  return static_cast<float>(1.0 / workers / double(request.loss_scale) * factor);
 }
 
 std::optional<NonFiniteNote> ShardUpdater::Fold(const FoldRequest& request) const {
@@ -71,60 +96,108 @@ std::optional<NonFiniteNote> ShardUpdater::Fold(const FoldRequest& request) cons
   return note;
 }
 
+std::span<const optim::GradientSource> ShardUpdater::GradientsAt(const UpdateRequest& request,
+                                                                 uint64_t element) const {
+  // Grows to the most sources a shard ever had, then stays.
+  thread_local std::vector<optim::GradientSource> gradients;
+  gradients.clear();
+  if (request.decision != nullptr) {
+    gradients.push_back(SourceAt(request.held, spec_.held_dtype, element));
+    return gradients;
+  }
+  if (request.sum != nullptr) {
+    gradients.push_back(SourceAt(BytesOf(request.sum), DType::kFloat32, element));
+  }
+  for (const ShardSource& source : request.sources) {
+    gradients.push_back(SourceAt(source.data, spec_.gradient_dtype, element));
+  }
+  return gradients;
+}
+
+UpdateResult ShardUpdater::Hold(const UpdateRequest& request) const {
+  UpdateResult result;
+  for (UnitSum& squares : request.squares) squares.sum = ExactSum();
+  ForEachBlock(segments_[request.index], [&](const Segment& segment, uint64_t at, uint64_t count) {
+    if (!segment.trainable) return true;
+    return TakeOutcome(request, segment, at, HoldBlock(request, segment, at, count), &result);
+  });
+  return result;
+}
+
 UpdateResult ShardUpdater::Update(const UpdateRequest& request) const {
   const uint64_t version = request.step + 1;
   const uint64_t served_bytes = DTypeBytes(spec_.served_dtype);
   const ShardState state = store_->Acquire(request.index);  // stage: load state
   weights_->Invalidate(request.index, version);
-  const std::byte* served = weights_->Payload(request.index, version);
+  const std::byte* former = weights_->Payload(request.index, request.step);
+  std::byte* served = weights_->Payload(request.index, version);
+  if (request.decision == nullptr) {
+    for (UnitSum& squares : request.squares) squares.sum = ExactSum();
+  }
 
   UpdateResult result;  // stage: update
   ForEachBlock(segments_[request.index], [&](const Segment& segment, uint64_t at, uint64_t count) {
-    if (segment.trainable) {
-      const uint64_t bad = UpdateBlock(request, state, segment, at, count);
-      if (bad != optim::kAllFinite) {
-        result.non_finite = DescribeNonFinite(request, segment, at + bad);
-        return false;
-      }
-    } else {
-      ConvertBlock(request.index, version, state.current[0], at, count);
+    const ByteSpan block(served + at * served_bytes, count * served_bytes);
+    if (!segment.trainable) {
+      std::memcpy(block.data(), former + at * served_bytes, block.size());
+    } else if (!TakeOutcome(request, segment, at, UpdateBlock(request, state, segment, at, count),
+                            &result)) {
+      return false;
     }
-    result.served_crc32c =
-        Crc32c({served + at * served_bytes, count * served_bytes}, result.served_crc32c);
+    result.served_crc32c = Crc32c(block, result.served_crc32c);
     return true;
   });
   store_->Release(request.index);  // stage: store state
   return result;
 }
 
-uint64_t ShardUpdater::UpdateBlock(const UpdateRequest& request, const ShardState& state,
-                                   const Segment& segment, uint64_t first, uint64_t count) const {
-  // Grows to the most sources a shard ever had, then stays.
-  thread_local std::vector<optim::GradientSource> gradients;
-  gradients.clear();
-  if (request.sum != nullptr) {
-    gradients.push_back(SourceAt(BytesOf(request.sum), DType::kFloat32, first));
-  }
-  for (const ShardSource& source : request.sources) {
-    gradients.push_back(SourceAt(source.data, spec_.gradient_dtype, first));
-  }
-  optim::UpdateRange range;
+optim::UpdateOutcome ShardUpdater::HoldBlock(const UpdateRequest& request, const Segment& segment,
+                                             uint64_t first, uint64_t count) const {
+  optim::HoldRange range;
+  range.first = first;
   range.count = count;
-  range.gradients = gradients;
-  range.gradient_scale = gradient_scale_;
-  range.in = Advance(state.current, first);
-  range.out = Advance(state.next, first);
-  range.served =
-      weights_->Payload(request.index, request.step + 1) + first * DTypeBytes(spec_.served_dtype);
+  range.gradients = GradientsAt(request, first);
+  range.gradient_scale = ScaleOf(request, segment);
+  range.held = request.held + first * DTypeBytes(spec_.held_dtype);
+  range.held_dtype = spec_.held_dtype;
+  return optim::HoldSum(range);
+}
+
+optim::UpdateOutcome ShardUpdater::UpdateBlock(const UpdateRequest& request,
+                                               const ShardState& state, const Segment& segment,
+                                               uint64_t first, uint64_t count) const {
+  optim::UpdateRange range;
+  range.first = first;
+  range.count = count;
+  range.shard_elements = map_.shards()[request.index].elements;
+  range.segment = static_cast<uint32_t>(&segment - segments_[request.index].data());
+  range.job_element = job_elements_[request.index] + first;
+  range.gradients = GradientsAt(request, first);
+  range.gradient_scale = ScaleOf(request, segment);
+  range.in = state.current;
+  range.out = state.next;
+  range.served_in = weights_->Payload(request.index, request.step);
+  range.served = weights_->Payload(request.index, request.step + 1);
   range.served_dtype = spec_.served_dtype;
+  if (request.decision == nullptr && request.held != nullptr) {
+    range.held = request.held + first * DTypeBytes(spec_.held_dtype);
+    range.held_dtype = spec_.held_dtype;
+  }
   return optim::ApplyUpdate(spec_.optimizer, request.groups[segment.group], request.applied, range);
 }
 
-void ShardUpdater::ConvertBlock(uint32_t index, uint64_t version, const float* master,
-                                uint64_t first, uint64_t count) const {
-  ConvertElements(DType::kFloat32, BytesOf(master + first), spec_.served_dtype,
-                  weights_->Payload(index, version) + first * DTypeBytes(spec_.served_dtype),
-                  count);
+bool ShardUpdater::TakeOutcome(const UpdateRequest& request, const Segment& segment, uint64_t first,
+                               const optim::UpdateOutcome& outcome, UpdateResult* result) const {
+  if (outcome.non_finite != optim::kAllFinite) {
+    result->non_finite = DescribeNonFinite(request, segment, first + outcome.non_finite);
+    return false;
+  }
+  if (request.decision != nullptr) return true;
+  const uint32_t unit = UnitOf(request.index, segment);
+  for (UnitSum& squares : request.squares) {
+    if (squares.unit == unit) squares.sum.Add(outcome.squared_norm);
+  }
+  return true;
 }
 
 std::string ShardUpdater::DescribeNonFinite(const UpdateRequest& request, const Segment& segment,
@@ -146,11 +219,37 @@ std::string ShardUpdater::DescribeNonFinite(const UpdateRequest& request, const 
       return of_rank(source.rank, source.micro_step);
     }
   }
-  return fmt::format("{}: every rank's gradient is finite, but their sum overflows float32", where);
+  return fmt::format("{}: every rank's gradient is finite, but their sum overflows {}", where,
+                     DTypeName(spec_.held_dtype));
 }
 
 uint32_t ShardUpdater::Carry(uint32_t index, uint64_t step) const {
   return weights_->CopyToNext(index, step);
+}
+
+optim::StateRange ShardUpdater::RangeOf(uint32_t index, const optim::StateArrays& state,
+                                        const Segment& segment, uint64_t first,
+                                        uint64_t count) const {
+  return {.first = first,
+          .count = count,
+          .shard_elements = map_.shards()[index].elements,
+          .segment = static_cast<uint32_t>(&segment - segments_[index].data()),
+          .state = state,
+          .served = weights_->Payload(index, 0)};
+}
+
+void ShardUpdater::LoadMasters(uint32_t index, uint64_t first,
+                               std::span<const float> values) const {
+  const ShardState state = store_->Acquire(index);
+  if (!trainable(index)) {  // fp32 in any job
+    std::memcpy(state.current.data[0] + first * sizeof(float), values.data(), values.size_bytes());
+  } else {
+    if (masters_in_served_) weights_->Invalidate(index, 0);
+    const Segment& any = segments_[index].front();  // masters have no blocks
+    optim::WriteMasters(spec_.optimizer, RangeOf(index, state.current, any, first, values.size()),
+                        values.data());
+  }
+  store_->Release(index);
 }
 
 void ShardUpdater::PublishInitial(uint32_t index) const {
@@ -160,17 +259,47 @@ void ShardUpdater::PublishInitial(uint32_t index) const {
   const std::byte* served = weights_->Payload(index, 0);
   uint32_t crc = 0;
   ForEachBlock(segments_[index], [&](const Segment& segment, uint64_t at, uint64_t count) {
-    if (segment.tensor == kNoTensor) std::fill_n(state.current[0] + at, count, 0.0f);
-    const bool second = state.next[0] != nullptr && state.next[0] != state.current[0];
-    if (!segment.trainable && second) {
-      std::memcpy(state.next[0] + at, state.current[0] + at, count * sizeof(float));
-    }
-    ConvertBlock(index, 0, state.current[0], at, count);
+    InitBlock(index, state, segment, at, count);
     crc = Crc32c({served + at * served_bytes, count * served_bytes}, crc);
     return true;
   });
   store_->Release(index);
   weights_->Publish(index, 0, crc);
+}
+
+void ShardUpdater::InitBlock(uint32_t index, const ShardState& state, const Segment& segment,
+                             uint64_t first, uint64_t count) const {
+  const bool split = masters_in_served_ && trainable(index);
+  const uint64_t master_bytes = split ? sizeof(uint16_t) : sizeof(float);
+  std::byte* masters = state.current.data[0] + first * master_bytes;
+  std::byte* served = weights_->Payload(index, 0) + first * DTypeBytes(spec_.served_dtype);
+  if (segment.tensor == kNoTensor) {
+    std::memset(masters, 0, count * master_bytes);
+    if (split) std::memset(served, 0, count * DTypeBytes(spec_.served_dtype));
+  }
+  if (segment.trainable && spec_.optimizer.initial_accumulator != 0) {
+    optim::InitialState(spec_.optimizer, RangeOf(index, state.current, segment, first, count));
+  }
+  if (!segment.trainable && state.next != state.current) {
+    std::memcpy(state.next.data[0] + first * master_bytes, masters, count * master_bytes);
+  }
+  if (!split) ConvertElements(DType::kFloat32, masters, spec_.served_dtype, served, count);
+}
+
+void ShardUpdater::ReadState(const StateView& view, uint64_t first, std::span<float> out) const {
+  if (!trainable(view.index)) {
+    std::memcpy(out.data(), view.state.data[0] + first * sizeof(float), out.size_bytes());
+    return;
+  }
+  const uint64_t end = first + out.size();
+  for (const Segment& segment : segments_[view.index]) {
+    const uint64_t from = std::max(first, segment.first);
+    const uint64_t until = std::min(end, segment.first + segment.count);
+    if (from >= until) continue;
+    optim::StateRange range = RangeOf(view.index, view.state, segment, from, until - from);
+    range.served = view.served;
+    optim::ReadState(spec_.optimizer, range, view.array, out.data() + (from - first));
+  }
 }
 
 }  // namespace luwu

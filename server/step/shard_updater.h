@@ -1,9 +1,10 @@
-// What the update threads compute for one shard: fold contributions into a running sum, update
-// state and served copy in one pass, carry a version over unchanged. Works on memory that its
-// caller has set apart for the call; knows nothing of sessions, slots and locks.
+// What the update threads compute for one shard: fold contributions into a running sum, hold a sum
+// and take its norm, update state and served copy in one pass, carry a version over unchanged.
+// Works on memory that its caller has set apart for the call; knows nothing of sessions, slots and
+// locks.
 //
 // A shard is worked on in blocks that stay in the cache, so that the served copy is checksummed
-// while it is hot.
+// while it is hot. The blocks are the same for all modes: so are the norms.
 //
 // Threads: any; calls for one shard are made by one thread at a time.
 #pragma once
@@ -18,6 +19,7 @@
 #include "common/wire/shard_map.h"
 #include "server/optim/optimizer.h"
 #include "server/step/shard_segments.h"
+#include "server/step/step_reporter.h"
 #include "server/store/served_weights.h"
 #include "server/store/state_store.h"
 
@@ -36,6 +38,12 @@ struct NonFiniteNote {
   uint32_t micro_step = 0;
 };
 
+// Sum of squares of a shard's part of a clip unit.
+struct UnitSum {
+  uint32_t unit = 0;
+  ExactSum sum;
+};
+
 struct FoldRequest {
   uint32_t index = 0;
   std::span<const ShardSource> sources;
@@ -48,14 +56,27 @@ struct UpdateRequest {
   uint64_t step = 0;     // version `step` becomes `step` + 1
   uint64_t applied = 0;  // updates the shard has had before
   std::span<const HyperParameters> groups;
-  const float* sum = nullptr;             // null: nothing was folded
+  float loss_scale = 1;
+  // Null: not decided yet, and the gradients are `sum` and `sources`. Else they are what is held.
+  const StepDecision* decision = nullptr;
+  const float* sum = nullptr;             // null: nothing was folded; may be what is held
   std::optional<NonFiniteNote> sum_note;  // of what was folded
   std::span<const ShardSource> sources;   // after the sum, in order
+  std::byte* held = nullptr;              // null: the job holds no sums
+  std::span<UnitSum> squares;             // UnitsOf(index); written unless decided
 };
 
 struct UpdateResult {
   std::string non_finite;  // empty, or what is not finite and whose it is, in words
   uint32_t served_crc32c = 0;
+};
+
+// One array of a shard's state.
+struct StateView {
+  uint32_t index = 0;
+  uint32_t array = 0;
+  optim::StateArrays state;
+  std::byte* served = nullptr;  // of the version that the state belongs to
 };
 
 class ShardUpdater {
@@ -64,30 +85,59 @@ class ShardUpdater {
   ShardUpdater(const JobSpec& spec, const ShardMap& map, StateStore* store, ServedWeights* weights);
 
   std::optional<NonFiniteNote> Fold(const FoldRequest& request) const;
-  // With a non-finite result the new generation and the served buffer hold nothing of use.
+  // Sum and sources into the held buffer, with their norms.
+  UpdateResult Hold(const UpdateRequest& request) const;
+  // Into the next generation and the served copy of the next version; not decided yet and with a
+  // held buffer, that is filled as Hold does. With a non-finite result all of these hold nothing of
+  // use.
   UpdateResult Update(const UpdateRequest& request) const;
   // The bytes of version `step` under the number `step` + 1; returns their CRC32C.
   uint32_t Carry(uint32_t index, uint64_t step) const;
+
+  // Writes masters of the current generation, and of version 0 where the served copy holds part of
+  // them (whoever reads that meanwhile finds it gone).
+  void LoadMasters(uint32_t index, uint64_t first, std::span<const float> values) const;
   // Version 0 (or the one version of a frozen shard) from the masters; seals its header. Gaps
   // become zero; what the optimizer never writes is made equal in both generations.
   void PublishInitial(uint32_t index) const;
+  // Elements [first, first + out.size()) of an array, in fp32.
+  void ReadState(const StateView& view, uint64_t first, std::span<float> out) const;
 
   const std::vector<Segment>& segments(uint32_t index) const { return segments_[index]; }
+  // The clip units that the shard's trainable elements belong to, with sums of 0.
+  std::vector<UnitSum> UnitsOf(uint32_t index) const;
 
  private:
-  uint64_t UpdateBlock(const UpdateRequest& request, const ShardState& state,
-                       const Segment& segment, uint64_t first, uint64_t count) const;
-  void ConvertBlock(uint32_t index, uint64_t version, const float* master, uint64_t first,
-                    uint64_t count) const;
+  bool trainable(uint32_t index) const {
+    return spec_.layers[map_.shards()[index].layer].trainable();
+  }
+  // Which clip unit a segment belongs to, and what its gradients are multiplied with.
+  uint32_t UnitOf(uint32_t index, const Segment& segment) const;
+  float ScaleOf(const UpdateRequest& request, const Segment& segment) const;
+  // The gradients of a request at one element of the shard; valid until the thread's next call.
+  std::span<const optim::GradientSource> GradientsAt(const UpdateRequest& request,
+                                                     uint64_t element) const;
+  optim::UpdateOutcome HoldBlock(const UpdateRequest& request, const Segment& segment,
+                                 uint64_t first, uint64_t count) const;
+  optim::UpdateOutcome UpdateBlock(const UpdateRequest& request, const ShardState& state,
+                                   const Segment& segment, uint64_t first, uint64_t count) const;
+  // False when the block is not finite; `result` says so then.
+  bool TakeOutcome(const UpdateRequest& request, const Segment& segment, uint64_t first,
+                   const optim::UpdateOutcome& outcome, UpdateResult* result) const;
   std::string DescribeNonFinite(const UpdateRequest& request, const Segment& segment,
                                 uint64_t element) const;
+  optim::StateRange RangeOf(uint32_t index, const optim::StateArrays& state, const Segment& segment,
+                            uint64_t first, uint64_t count) const;
+  void InitBlock(uint32_t index, const ShardState& state, const Segment& segment, uint64_t first,
+                 uint64_t count) const;
 
   const JobSpec& spec_;
   const ShardMap& map_;
   StateStore* const store_;
   ServedWeights* const weights_;
-  const float gradient_scale_;
+  const bool masters_in_served_;                // the split format
   std::vector<std::vector<Segment>> segments_;  // by local shard
+  std::vector<uint64_t> job_elements_;          // job-wide number of the first, by local shard
 };
 
 }  // namespace luwu

@@ -18,7 +18,9 @@ std::string DescribeDifference(const HyperParameters& here, const HyperParameter
         differ("beta1", here.beta1, there.beta1), differ("beta2", here.beta2, there.beta2),
         differ("eps", here.eps, there.eps), differ("momentum", here.momentum, there.momentum),
         differ("dampening", here.dampening, there.dampening),
-        differ("nesterov", here.nesterov, there.nesterov)}) {
+        differ("nesterov", here.nesterov, there.nesterov),
+        differ("lr_decay", here.lr_decay, there.lr_decay),
+        differ("max_norm", here.max_norm, there.max_norm)}) {
     if (!text.empty()) return text;
   }
   return "";
@@ -26,8 +28,12 @@ std::string DescribeDifference(const HyperParameters& here, const HyperParameter
 
 }  // namespace
 
-StepGate::StepGate(uint32_t world_size, uint64_t shards)
-    : shards_(shards), ranks_(world_size, Rank{false, shards}), pending_shards_(shards) {}
+StepGate::StepGate(uint32_t world_size, uint64_t shards, uint32_t clip_units, float loss_scale)
+    : shards_(shards),
+      ranks_(world_size, Rank{false, shards}),
+      pending_shards_(shards),
+      squares_(clip_units),
+      loss_scale_(loss_scale) {}
 
 Status StepGate::Begin(uint32_t rank, const std::vector<HyperParameters>& groups) {
   LUWU_CHECK(!groups.empty(), "a job has at least one group");
@@ -56,7 +62,8 @@ void StepGate::ForgetRank(uint32_t rank) {
 }
 
 void StepGate::Finish(const StepDecision& decision) {
-  last_ = Decided{step_, decision};
+  last_ = Decided{step_, loss_scale_, decision};
+  loss_scale_ = decision.next_loss_scale;
   ++step_;
   phase_ = Phase::kOpen;
   std::fill(ranks_.begin(), ranks_.end(), Rank{false, shards_});
@@ -65,6 +72,7 @@ void StepGate::Finish(const StepDecision& decision) {
   update_begun_ = false;
   groups_.clear();
   non_finite_.clear();
+  std::fill(squares_.begin(), squares_.end(), ExactSum());
 }
 
 }  // namespace luwu

@@ -1,10 +1,10 @@
 // The step that is open on this node: who has begun it and with which hyper-parameters, how many
-// shards each rank still owes, how many are not updated yet, what was found non-finite, and how the
-// last step ended.
+// shards each rank still owes, how many are not ready for the decision yet, what was found
+// non-finite, the squared norms, and how the last step ended.
 //
-// Life: open -> reporting (all shards are updated; the lead is asked) -> finishing (the decision is
-// being carried out) -> the next step is open. A report that could not be delivered waits in
-// `report failed` to be repeated.
+// Life: open -> reporting (all shards are ready; the lead is asked) -> the decision: the next step
+// is open, or the job has failed. A report that could not be delivered waits in `report failed` to
+// be repeated.
 //
 // Pure logic. Not thread-safe: guarded by its job's lock.
 #pragma once
@@ -22,14 +22,15 @@ namespace luwu {
 
 class StepGate {
  public:
-  enum class Phase : uint8_t { kOpen, kReporting, kReportFailed, kFinishing };
+  enum class Phase : uint8_t { kOpen, kReporting, kReportFailed, kFailed };
   struct Decided {
     uint64_t step = 0;
+    float loss_scale = 1;
     StepDecision decision;
   };
 
-  // `shards`: trainable shards on this node.
-  StepGate(uint32_t world_size, uint64_t shards);
+  // `shards`: trainable shards on this node. `loss_scale`: of step 0.
+  StepGate(uint32_t world_size, uint64_t shards, uint32_t clip_units = 1, float loss_scale = 1);
 
   uint64_t step() const { return step_; }
   Phase phase() const { return phase_; }
@@ -43,6 +44,7 @@ class StepGate {
   void ForgetRank(uint32_t rank);
   bool begun_by_anyone() const { return begun_count_ > 0; }
   const std::vector<HyperParameters>& groups() const { return groups_; }
+  float loss_scale() const { return loss_scale_; }
   // From now on the hyper-parameters of this step stay.
   void NoteUpdateBegun() { update_begun_ = true; }
 
@@ -52,17 +54,19 @@ class StepGate {
   bool RankFinished(uint32_t rank) const {
     return ranks_[rank].begun && ranks_[rank].open_shards == 0;
   }
-  void ShardUpdated() { --pending_shards_; }
+  void ShardReady() { --pending_shards_; }
   void NoteNonFinite(const std::string& what) {
     if (non_finite_.empty()) non_finite_ = what;
   }
   const std::string& non_finite() const { return non_finite_; }
-  // Everything of the step is updated, and every rank has taken part.
+  void AddSquares(uint32_t unit, const ExactSum& sum) { squares_[unit].Merge(sum); }
+  const std::vector<ExactSum>& squares() const { return squares_; }  // by clip unit
+  // Everything of the step is ready, and every rank has taken part.
   bool ReadyToReport() const {
     return phase_ == Phase::kOpen && pending_shards_ == 0 && begun_count_ == ranks_.size();
   }
 
-  // Remembers how the step ended and opens the next one.
+  // Remembers how the step ended and opens the next one. `groups()` is empty then.
   void Finish(const StepDecision& decision);
   const std::optional<Decided>& last() const { return last_; }
 
@@ -82,6 +86,8 @@ class StepGate {
   std::vector<HyperParameters> groups_;  // empty: nobody has begun
   uint32_t groups_from_ = 0;             // the rank that gave them
   std::string non_finite_;
+  std::vector<ExactSum> squares_;
+  float loss_scale_;
   std::optional<Decided> last_;
 };
 

@@ -1,24 +1,57 @@
 // The seam between a job on this node and the agreement of all nodes on how a step ended. The lead
 // node decides when every node has reported: applied if all saw finite gradients only, else skipped
-// or failed as the job says. Implemented by server/cluster (lead, logic only) and server/service
-// (others, over gRPC).
+// or failed as the job says; with the gradient norm, what each clip unit is multiplied with, and
+// the next loss scale. Implemented by server/cluster (lead, logic only) and server/service (others,
+// over gRPC).
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "common/base/exact_sum.h"
 #include "common/base/status.h"
+#include "common/tensor/job_spec.h"
 
 namespace luwu {
 
 enum class Outcome : uint8_t { kUnspecified = 0, kApplied = 1, kSkipped = 2, kFailed = 3 };
 std::string_view OutcomeName(Outcome outcome);
 
+// Clip units: what shares one norm. One for scope none and global, else one for each group or each
+// layer; numbered as these are.
+uint32_t ClipUnits(const JobSpec& spec);
+inline uint32_t ClipUnitOf(ClipScope scope, uint32_t layer, uint32_t group) {
+  return scope == ClipScope::kGroup ? group : scope == ClipScope::kLayer ? layer : 0;
+}
+// One limit for each group with scope group, one in all with scope global and layer, none with
+// scope none; from the step's hyper-parameters.
+std::vector<double> NormLimits(const JobSpec& spec, const std::vector<HyperParameters>& groups);
+
+// Of step 0; 1 without loss scaling.
+inline float InitialLossScale(const LossScaling& options) {
+  return options.initial_scale == 0 ? 1.0f : static_cast<float>(options.initial_scale);
+}
+
+// What a node has found in a step.
+struct StepFindings {
+  std::string non_finite;           // empty, or node, layer, tensor and rank in words
+  std::vector<double> norm_limits;  // NormLimits
+  std::vector<ExactSum> squares;    // of its gradients, by clip unit; of no use when non-finite
+};
+
 struct StepDecision {
   Outcome outcome = Outcome::kUnspecified;
   std::string culprit;  // empty for kApplied
+  // Of the whole step, before clipping; NaN when it was not finite.
+  double grad_norm = 0;
+  // What the gradients of each clip unit are multiplied with, at most 1; empty when all are 1.
+  std::vector<double> factors = {};
+  float next_loss_scale = 1;  // 1 without loss scaling
+
+  double factor(uint32_t unit) const { return factors.empty() ? 1.0 : factors[unit]; }
 };
 
 using DecisionCallback = std::function<void(StatusOr<StepDecision>)>;
@@ -26,10 +59,10 @@ using DecisionCallback = std::function<void(StatusOr<StepDecision>)>;
 class StepReporter {
  public:
   virtual ~StepReporter() = default;
-  // This node has closed and updated everything in `step`; `non_finite` is empty or names node,
-  // layer, tensor and rank. `done` runs once, on any thread, possibly inside the call; an error
-  // means that no decision could be had (the caller reports again while the job lives).
-  virtual void Report(uint64_t step, const std::string& non_finite, DecisionCallback done) = 0;
+  // This node has done everything in `step` that comes before the decision. `done` runs once, on
+  // any thread, possibly inside the call; an error means that no decision could be had (the caller
+  // reports again while the job lives).
+  virtual void Report(uint64_t step, const StepFindings& findings, DecisionCallback done) = 0;
 };
 
 }  // namespace luwu

@@ -1,6 +1,7 @@
 #include "server/step/update_pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 #include <fmt/format.h>
 
@@ -8,10 +9,30 @@
 
 namespace luwu {
 
-UpdatePool::UpdatePool(uint32_t threads) {
+namespace {
+
+// A thread that cannot be pinned runs where the scheduler puts it.
+void PinThisThread(uint32_t number) {
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) == 0) return;
+  uint32_t skip = number % static_cast<uint32_t>(CPU_COUNT(&allowed));
+  for (size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed) || skip-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    (void)::pthread_setaffinity_np(::pthread_self(), sizeof(one), &one);
+    return;
+  }
+}
+
+}  // namespace
+
+UpdatePool::UpdatePool(uint32_t threads, bool pinned) {
   LUWU_CHECK(threads >= 1, "the update stage needs a thread");
   threads_.reserve(threads);
-  for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this, i] { Loop(i); });
+  for (uint32_t i = 0; i < threads; ++i)
+    threads_.emplace_back([this, i, pinned] { Loop(i, pinned); });
 }
 
 UpdatePool::~UpdatePool() {
@@ -40,7 +61,8 @@ uint64_t UpdatePool::queued() const {
   return queued_;
 }
 
-void UpdatePool::Loop(uint32_t number) {
+void UpdatePool::Loop(uint32_t number, bool pinned) {
+  if (pinned) PinThisThread(number);
   ::pthread_setname_np(::pthread_self(),
                        fmt::format("luwu-update-{}", number).substr(0, 15).c_str());
   for (;;) {

@@ -29,8 +29,9 @@ class UpdatePool {
     Task* next_ = nullptr;
   };
 
-  // `threads` >= 1 (CHECKed).
-  explicit UpdatePool(uint32_t threads);
+  // `threads` >= 1 (CHECKed). `pinned`: thread i stays on the i-th of the CPUs that the process may
+  // use, beginning again when they run out.
+  explicit UpdatePool(uint32_t threads, bool pinned = false);
   // Runs what is queued, then joins the threads.
   ~UpdatePool();
 
@@ -42,7 +43,7 @@ class UpdatePool {
   uint64_t queued() const LUWU_EXCLUDES(mutex_);
 
  private:
-  void Loop(uint32_t number);
+  void Loop(uint32_t number, bool pinned);
 
   mutable Mutex mutex_;
   CondVar wake_;

@@ -5,30 +5,35 @@
 namespace luwu {
 namespace {
 
-constexpr uint64_t kAlignFloats = 16;  // arrays begin on a cache line
-
 struct ShardShape {
-  uint64_t stride = 0;
-  uint32_t arrays = 0;
-  uint32_t generations = 0;
-  uint64_t floats() const { return stride * arrays * generations; }
+  std::array<uint64_t, optim::kStateArraysMax> array_bytes = {};
+  uint64_t generation_bytes = 0;
+  uint32_t generations = 1;
+  uint64_t bytes() const { return generation_bytes * generations; }
 };
 
 ShardShape ShapeOf(const JobSpec& spec, const LocalShard& shard) {
+  const LayerSpec& layer = spec.layers[shard.layer];
+  optim::StateLayout layout = {1, {optim::StateFormat::kFloat32}};
   ShardShape shape;
-  shape.stride = AlignUp(shard.elements, kAlignFloats);
-  const bool trainable = spec.layers[shard.layer].trainable();
-  shape.arrays = trainable ? optim::StateArrayCount(spec.optimizer) : 1;
-  shape.generations = trainable && spec.keep_undo_state ? 2 : 1;
+  if (layer.trainable()) {
+    layout = optim::LayoutOf(spec.optimizer);
+    if (KeepsUndoState(spec)) shape.generations = 2;
+  }
+  const uint64_t segments_max = 2 * layer.tensors.size() + 1;  // tensors and the gaps around them
+  for (uint32_t i = 0; i < layout.count; ++i) {
+    shape.array_bytes[i] = optim::ArrayBytes(layout.formats[i], shard.elements, segments_max);
+    shape.generation_bytes += shape.array_bytes[i];
+  }
   return shape;
 }
 
 }  // namespace
 
 uint64_t StateBytes(const JobSpec& spec, const ShardMap& map) {
-  uint64_t floats = 0;
-  for (const LocalShard& shard : map.shards()) floats += ShapeOf(spec, shard).floats();
-  return floats * sizeof(float);
+  uint64_t bytes = 0;
+  for (const LocalShard& shard : map.shards()) bytes += ShapeOf(spec, shard).bytes();
+  return bytes;
 }
 
 StatusOr<std::unique_ptr<MemoryStore>> MemoryStore::Create(const JobSpec& spec,
@@ -38,19 +43,22 @@ StatusOr<std::unique_ptr<MemoryStore>> MemoryStore::Create(const JobSpec& spec,
   uint64_t offset = 0;
   for (const LocalShard& shard : map.shards()) {
     const ShardShape shape = ShapeOf(spec, shard);
-    store->slots_.push_back({offset, shape.stride, shape.arrays, shape.generations, 0});
-    offset += shape.floats();
+    store->slots_.push_back(
+        {offset, shape.array_bytes, shape.generation_bytes, shape.generations, 0});
+    offset += shape.bytes();
   }
-  ASSIGN_OR_RETURN(store->memory_, AllocateHuge(offset * sizeof(float)));
+  ASSIGN_OR_RETURN(store->memory_, AllocateHuge(offset));
   return store;
 }
 
-optim::StatePointers MemoryStore::Generation(const Slot& slot, uint32_t generation) const {
-  optim::StatePointers pointers = {};
-  float* base = reinterpret_cast<float*>(memory_.data()) + slot.offset +
-                generation * slot.arrays * slot.stride;
-  for (uint32_t i = 0; i < slot.arrays; ++i) pointers[i] = base + i * slot.stride;
-  return pointers;
+optim::StateArrays MemoryStore::Generation(const Slot& slot, uint32_t generation) const {
+  optim::StateArrays arrays;
+  std::byte* next = memory_.data() + slot.offset + generation * slot.generation_bytes;
+  for (uint32_t i = 0; i < optim::kStateArraysMax && slot.array_bytes[i] != 0; ++i) {
+    arrays.data[i] = next;
+    next += slot.array_bytes[i];
+  }
+  return arrays;
 }
 
 ShardState MemoryStore::Acquire(uint32_t index) {

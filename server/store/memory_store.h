@@ -2,6 +2,7 @@
 // layer-major; within a shard generation by generation, within a generation array by array.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -31,14 +32,14 @@ class MemoryStore final : public StateStore {
 
  private:
   struct Slot {
-    uint64_t offset = 0;  // of the first array, in floats
-    uint64_t stride = 0;  // from array to array, in floats
-    uint32_t arrays = 0;  // per generation
+    uint64_t offset = 0;  // of the first array, in bytes
+    std::array<uint64_t, optim::kStateArraysMax> array_bytes = {};
+    uint64_t generation_bytes = 0;
     uint32_t generations = 0;
     uint32_t current = 0;
   };
 
-  optim::StatePointers Generation(const Slot& slot, uint32_t generation) const;
+  optim::StateArrays Generation(const Slot& slot, uint32_t generation) const;
 
   Mapping memory_;
   std::vector<Slot> slots_;

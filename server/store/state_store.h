@@ -17,8 +17,8 @@
 namespace luwu {
 
 struct ShardState {
-  optim::StatePointers current = {};
-  optim::StatePointers next = {};
+  optim::StateArrays current = {};
+  optim::StateArrays next = {};
 };
 
 class StateStore {

@@ -1,4 +1,5 @@
-/* luwu.h under a strict C11 compiler; sizes and offsets of ABI level 1, which never change. */
+/* luwu.h under a strict C11 compiler; sizes and offsets of ABI level 1. Offsets never change; a
+ * struct that grows gets a new size, and the one before goes to kFormerSizes in c_structs.h. */
 #include <luwu/luwu.h>
 
 #include <stddef.h>
@@ -16,21 +17,27 @@ OFFSET(luwu_tensor_spec, shape, 16);
 OFFSET(luwu_tensor_spec, offset, 32);
 SIZE(luwu_layer_spec, 32);
 OFFSET(luwu_layer_spec, elements, 24);
-SIZE(luwu_job_spec, 80);
+SIZE(luwu_job_spec, 152);
 OFFSET(luwu_job_spec, layers, 16);
 OFFSET(luwu_job_spec, optimizer, 32);
 OFFSET(luwu_job_spec, slots_per_worker, 60);
 OFFSET(luwu_job_spec, overflow_bytes, 72);
-SIZE(luwu_hyper, 64);
+OFFSET(luwu_job_spec, update_mode, 80); /* the first field that 80 bytes do not have */
+OFFSET(luwu_job_spec, rounding_seed, 104);
+OFFSET(luwu_job_spec, loss_scale_growth_interval, 144);
+SIZE(luwu_hyper, 80);
 OFFSET(luwu_hyper, dampening, 56);
+OFFSET(luwu_hyper, lr_decay, 64);
 SIZE(luwu_open_options, 64);
 OFFSET(luwu_open_options, restart_count, 24);
 OFFSET(luwu_open_options, fault_plan, 48);
 OFFSET(luwu_open_options, reserved, 60);
-SIZE(luwu_session_info, 56);
+SIZE(luwu_session_info, 64);
 OFFSET(luwu_session_info, operations, 52);
-SIZE(luwu_commit_result, 528);
+OFFSET(luwu_session_info, loss_scale, 56);
+SIZE(luwu_commit_result, 552);
 OFFSET(luwu_commit_result, culprit, 16);
+OFFSET(luwu_commit_result, grad_norm, 528);
 SIZE(luwu_segment, 32);
 OFFSET(luwu_segment, count, 24);
 SIZE(luwu_view_piece, 24);

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <sstream>
 
 #include "common/base/bytes.h"
@@ -24,24 +25,37 @@ constexpr uint64_t kReadyTimeoutMs = 60'000;
 constexpr uint64_t kStatusTimeoutMs = 30'000;
 constexpr size_t kLogTailBytes = 2'000;
 
+// The kernel gives ports from here on to outgoing connections: one of those could take a port
+// between the look at it and the daemon's start.
+uint16_t FirstOutgoingPort() {
+  std::ifstream file("/proc/sys/net/ipv4/ip_local_port_range");
+  uint16_t first = 0;
+  file >> first;
+  return first;
+}
+
 // Ports that nobody listens on now, held together so that they differ.
 StatusOr<std::vector<uint16_t>> FreePorts(uint32_t count) {
+  constexpr uint16_t kFirst = 10'000;
+  constexpr int kAttemptsMax = 1000;
+  std::random_device random;
+  std::uniform_int_distribution<uint16_t> candidates(
+      kFirst, std::max<uint16_t>(FirstOutgoingPort(), kFirst + 1) - 1);
   std::vector<UniqueFd> sockets;
   std::vector<uint16_t> ports;
-  for (uint32_t i = 0; i < count; ++i) {
+  for (int attempt = 0; attempt < kAttemptsMax && ports.size() < count; ++attempt) {
     UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const uint16_t port = candidates(random);
     sockaddr_in address = {};
     address.sin_family = AF_INET;
+    address.sin_port = htons(port);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    auto* generic = reinterpret_cast<sockaddr*>(&address);
-    if (bind(fd.get(), generic, length) != 0 || getsockname(fd.get(), generic, &length) != 0) {
-      return Error(ErrorCode::kUnavailable, "no free loopback port: {}", std::strerror(errno));
-    }
-    ports.push_back(ntohs(address.sin_port));
+    if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) continue;
+    ports.push_back(port);
     sockets.push_back(std::move(fd));
   }
-  return ports;
+  if (ports.size() == count) return ports;
+  return Error(ErrorCode::kUnavailable, "no free loopback port in {} attempts", kAttemptsMax);
 }
 
 std::string TailOf(const std::string& path) {

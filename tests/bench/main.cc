@@ -1,12 +1,11 @@
 // luwu-bench: measures LuWu on this machine next to plain yardsticks. The driver, and the agents
 // that play the yardsticks; workers are a program of their own (worker_main.cc).
-#include <cstdio>
-#include <fstream>
-
 #include <CLI/CLI.hpp>
 
 #include "client/cli/stop_signals.h"
 #include "common/base/bytes.h"
+#include "tests/bench/command_line.h"
+#include "tests/bench/optimizer/optimizer_bench.h"
 #include "tests/bench/report.h"
 #include "tests/bench/steps.h"
 #include "tests/bench/transfer.h"
@@ -30,42 +29,15 @@ struct CommandLine {
   uint64_t layers = 12;
   uint64_t transfer_mib = 256;
   std::string table;
-  std::string json;  // empty: text; "-": JSON on standard output; else a file
+  JsonTarget train_json;
+  OptimizerBenchOptions optimizer;
+  JsonTarget optimizer_json;
   int agent_link = -1;
 };
 
-// "100M", "1.5G", "4096".
-std::string ParseCount(const std::string& text, uint64_t* count) {
-  size_t used = 0;
-  double value = 0;
-  try {
-    value = std::stod(text, &used);
-  } catch (const std::exception&) {
-    return "expected a number, with k, M or G after it if need be";
-  }
-  const std::string unit = text.substr(used);
-  if (unit == "k" || unit == "K") value *= 1e3;
-  if (unit == "M") value *= 1e6;
-  if (unit == "G") value *= 1e9;
-  if (!(unit.empty() || unit == "k" || unit == "K" || unit == "M" || unit == "G") || value < 1 ||
-      value > 1e13) {
-    return "expected a count between 1 and 10000G, such as 100M";
-  }
-  *count = static_cast<uint64_t>(value);
-  return "";
-}
-
 void AddJobOptions(CLI::App* train, CommandLine* line) {
   TrainOptions* options = &line->train;
-  train
-      ->add_option_function<std::string>(
-          "--params",
-          [line](const std::string& text) {
-            const std::string error = ParseCount(text, &line->params);
-            if (!error.empty()) throw CLI::ValidationError("--params", error);
-          },
-          "Parameters of the model")
-      ->default_str("100M");
+  AddCount(train, "--params", &line->params, "Parameters of the model")->default_str("100M");
   train->add_option("--layers", line->layers, "Equal layers to divide them into")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
@@ -119,24 +91,7 @@ void AddRunOptions(CLI::App* train, CommandLine* line) {
   train->add_option("--luwud", options->luwud, "The daemon's program")
       ->check(CLI::ExistingFile)
       ->default_str("luwud beside luwu-bench");
-  train->add_option("--json", line->json, "Write JSON to FILE, or to standard output without FILE")
-      ->expected(0, 1)
-      ->type_name("[FILE]");
-}
-
-Status WriteReport(const CommandLine& line, const Report& report) {
-  if (line.json != "-") std::fputs(ReportText(report).c_str(), stdout);
-  if (line.json.empty()) return OkStatus();
-  const std::string text = ReportJson(report).dump(2) + "\n";
-  if (line.json == "-") {
-    std::fputs(text.c_str(), stdout);
-    return OkStatus();
-  }
-  std::ofstream file(line.json);
-  file << text;
-  file.close();
-  if (file) return OkStatus();
-  return Error(ErrorCode::kUnavailable, "cannot write {}", line.json);
+  AddJsonOption(train, &line->train_json);
 }
 
 // The daemons have ended when it returns.
@@ -169,7 +124,38 @@ Status Train(CommandLine* line) {
   for (const BenchLayer& layer : options.layers) report.params += layer.elements;
   RETURN_IF_ERROR(Measure(options, &report));
   report.others_cpu_share = others.Share();
-  return WriteReport(*line, report);
+  return WriteReport(line->train_json, ReportText(report), ReportJson(report));
+}
+
+void AddOptimizerOptions(CLI::App* command, CommandLine* line) {
+  OptimizerBenchOptions* options = &line->optimizer;
+  AddCount(command, "--params", &options->params, "Parameters")->default_str("100M");
+  command->add_option("--threads", options->threads, "Thread counts, ascending")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  command->add_option("--workers", options->workers, "How many gradients are summed")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command->add_option("--rounds", options->rounds, "Measured rounds of each case")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  command->add_option("--cases", options->cases)
+      ->check(CLI::IsMember({"all", "workers", "optimizers", "modes", "portable", "none"}))
+      ->capture_default_str();
+  command->add_flag("!--no-daemon", options->daemon, "Leave the whole daemon path out");
+  command->add_option("--luwud", options->luwud, "The daemon's program")
+      ->check(CLI::ExistingFile)
+      ->default_str("luwud beside luwu-bench");
+  AddJsonOption(command, &line->optimizer_json);
+}
+
+Status Optimizer(CommandLine* line) {
+  if (line->optimizer.luwud.empty()) line->optimizer.luwud = SiblingProgram("luwud");
+  OptimizerReport report;
+  RETURN_IF_ERROR(RunOptimizerBench(line->optimizer, StopRequested, &report));
+  return WriteReport(line->optimizer_json, OptimizerText(report), OptimizerJson(report));
 }
 
 int Run(int argc, char** argv) {
@@ -181,6 +167,10 @@ int Run(int argc, char** argv) {
       "train", "Synthetic workers train through real daemons, with and without compute");
   AddJobOptions(train, &line);
   AddRunOptions(train, &line);
+  AddOptimizerOptions(
+      app.add_subcommand("optimizer",
+                         "The optimizer engine next to a stream of the same loads and stores"),
+      &line);
   CLI::App* agent = app.add_subcommand("agent", "A process of a running bench")->group("");
   agent->add_option("link", line.agent_link)->required();
   try {
@@ -192,9 +182,8 @@ int Run(int argc, char** argv) {
     RunAgent(UniqueFd(line.agent_link));
     return 0;
   }
-  if (train->get_option("--json")->count() > 0 && line.json.empty()) line.json = "-";
   Signals().Install();
-  const Status status = Train(&line);
+  const Status status = train->parsed() ? Train(&line) : Optimizer(&line);
   if (status.ok()) return 0;
   fmt::print(stderr, "luwu-bench: {}\n", ToString(status));
   return kExitFailure;

@@ -34,6 +34,7 @@ class Worker {
         {"begin", [this](const Json& c) { return Done(session_.Begin(c.at("step"))); }},
         {"commit", [this](const Json& c) { return Commit(c.at("step")); }},
         {"absent", [this](const Json&) { return Absent(); }},
+        {"absent_commit", [this](const Json& c) { return AbsentCommit(c.at("step")); }},
         {"push", [this](const Json&) { return Push(); }},
         {"fetch", [this](const Json& c) { return Fetch(c.at("version")); }},
         {"both", [this](const Json& c) { return Both(c.at("version")); }},
@@ -84,6 +85,14 @@ class Worker {
       RETURN_IF_ERROR(session_.CloseAbsent(layer));
     }
     return Json::object();
+  }
+
+  // The interval begins before the first layer is closed.
+  StatusOr<Json> AbsentCommit(uint64_t step) {
+    const double begin = MonotonicSeconds();
+    RETURN_IF_ERROR(Absent().status());
+    RETURN_IF_ERROR(session_.Commit(step));
+    return IntervalJson(begin);
   }
 
   Status PushAll() {

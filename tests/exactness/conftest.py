@@ -19,7 +19,7 @@ sys.path[:0] = [str(_SOURCE / "client" / "python"), str(_SOURCE / "tests" / "sys
 
 from cluster import Cluster  # noqa: E402
 
-_LUWUD = Path(os.environ.get("LUWU_BIN", _SOURCE / "build" / "release" / "bin")) / "luwud"
+LUWUD = Path(os.environ.get("LUWU_BIN", _SOURCE / "build" / "release" / "bin")) / "luwud"
 _numbers = itertools.count()
 _differences: list[str] = []
 
@@ -27,7 +27,7 @@ _differences: list[str] = []
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Two daemons, the second reached by tcp; shared by the tests of a file."""
-    with Cluster(_LUWUD, nodes=2, shm=[True, False], heartbeat_ms=2000, lease_ms=20000) as running:
+    with Cluster(LUWUD, nodes=2, shm=[True, False], heartbeat_ms=2000, lease_ms=20000) as running:
         yield running
 
 

@@ -38,6 +38,7 @@ class Fleet:
         self.job = job
         self._threads = ThreadPoolExecutor(job.world_size)
         self.sessions: list[Session] = []
+        self._max_norm: float | Sequence[float] = 0.0
         try:
             for rank in range(job.world_size):
                 self.sessions.append(Session(endpoints, job, rank))
@@ -63,18 +64,23 @@ class Fleet:
         self._threads.shutdown()
 
     def step(self, step: int, groups: Sequence[HyperParameters],
-             gradients: Sequence[MicroBatches]) -> None:
-        """One step of all workers at once; ``gradients[rank]``. It must end as applied."""
-        outcomes = self._threads.map(
+             gradients: Sequence[MicroBatches], outcome: str = "applied",
+             max_norm: float | Sequence[float] = 0.0) -> luwu.CommitResult:
+        """One step of all workers at once; ``gradients[rank]``. It must end as ``outcome``, in the
+        same words for all of them."""
+        self._max_norm = max_norm
+        results = list(self._threads.map(
             lambda rank: self._worker_step(rank, step, groups, gradients[rank]),
-            range(self.job.world_size))
-        assert [outcome.outcome for outcome in outcomes] == ["applied"] * self.job.world_size
+            range(self.job.world_size)))
+        assert [result.outcome for result in results] == [outcome] * self.job.world_size
+        assert len({str(result) for result in results}) == 1, results
+        return results[0]
 
     def masters(self) -> dict[str, np.ndarray]:
         return self._tensors("master")
 
     def moments(self, number: int) -> dict[str, np.ndarray]:
-        """First (1) or second (2) moment of the trainable tensors."""
+        """State tensor ``number`` (from 1, in torch's order) of the trainable tensors."""
         return self._tensors(f"moment{number}", trainable_only=True)
 
     def served(self, version: int, rank: int = 0) -> dict[str, np.ndarray]:
@@ -88,7 +94,7 @@ class Fleet:
     def _worker_step(self, rank: int, step: int, groups: Sequence[HyperParameters],
                      micro_batches: MicroBatches) -> luwu.CommitResult:
         session = self.sessions[rank]
-        session.begin_step(step, groups)
+        session.begin_step(step, groups, max_norm=self._max_norm)
         for number, gradients in enumerate(micro_batches):
             rest = micro_batches[number + 1:]
             for index in reversed(range(len(self.job.layers))):  # as a backward pass does

@@ -1,19 +1,22 @@
-"""torch.optim on the same weights and gradients, and the comparison with it."""
+"""torch.optim (for Lion: ``lion.py``) on the same weights and gradients, and the comparison."""
 
 from __future__ import annotations
 
 import os
-from typing import Mapping, Sequence
+from typing import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 
-from luwu import SGD, AdamW, HyperParameters, JobSpec
+from lion import Lion
+from luwu import HyperParameters, JobSpec
 
 # torch's plain kernels round every operation once. Its AVX2 and AVX-512 kernels fuse multiplication
 # and addition in add(alpha=) and addcmul, so the last bits of moments and (SGD) weights differ
 # from any arithmetic that does not.
-PLAIN_KERNELS = os.environ.get("ATEN_CPU_CAPABILITY") == "default"
+# torch 2 also computes exp_avg in another order (lerp).
+PLAIN_KERNELS = (os.environ.get("ATEN_CPU_CAPABILITY") == "default"
+                 and torch.__version__.startswith("1."))
 LIMIT = 1e-6
 
 torch.set_num_threads(1)
@@ -32,17 +35,25 @@ class Oracle:
                     parameter = torch.nn.Parameter(value)
                     self.parameters[tensor.name] = parameter
                     groups[tensor.group].append(parameter)
-        kind = torch.optim.AdamW if isinstance(job.optimizer, AdamW) else torch.optim.SGD
-        self.optimizer = kind([{"params": group, **_options(job.optimizer)} for group in groups],
-                              lr=job.optimizer.lr)
+        name = type(job.optimizer).__name__
+        kind = Lion if name == "Lion" else getattr(torch.optim, name)
+        fixed = {key: value for key, value in vars(job.optimizer).items()
+                 if key in ("amsgrad", "initial_accumulator_value")}
+        self.optimizer = kind(
+            [{"params": group, **job.optimizer.step_values()} for group in groups],
+            lr=job.optimizer.lr, **fixed)
 
-    def step(self, groups: Sequence[HyperParameters], gradients: Mapping[str, np.ndarray]) -> None:
-        """One step; a parameter without an entry has ``grad`` None."""
+    def step(self, groups: Sequence[HyperParameters], gradients: Mapping[str, np.ndarray],
+             before_update: Callable[[], None] | None = None) -> None:
+        """One step; a parameter without an entry has ``grad`` None. ``before_update`` may change
+        gradients, as clipping does."""
         for name, parameter in self.parameters.items():
             gradient = gradients.get(name)
             parameter.grad = None if gradient is None else torch.from_numpy(gradient.copy())
         for group, values in zip(self.optimizer.param_groups, groups):
-            group.update(_options(values))
+            group.update(values.step_values())
+        if before_update is not None:
+            before_update()
         self.optimizer.step()
 
     def masters(self) -> dict[str, np.ndarray]:
@@ -52,15 +63,6 @@ class Oracle:
         """A state tensor ("exp_avg", "momentum_buffer") of the parameters that have one."""
         return {name: self.optimizer.state[value][key].numpy()
                 for name, value in self.parameters.items() if key in self.optimizer.state[value]}
-
-
-def _options(values: HyperParameters) -> dict[str, object]:
-    if isinstance(values, AdamW):
-        return dict(lr=values.lr, betas=values.betas, eps=values.eps,
-                    weight_decay=values.weight_decay)
-    assert isinstance(values, SGD)
-    return dict(lr=values.lr, momentum=values.momentum, dampening=values.dampening,
-                weight_decay=values.weight_decay, nesterov=values.nesterov)
 
 
 def worst_difference(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> float:

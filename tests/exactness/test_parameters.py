@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import torch
 from fleet import Fleet, layer
-from luwu import SGD, AdamW
+from luwu import SGD, Adagrad, Adam, AdamW, Lion
 from oracle import Oracle, assert_equal
 
-OPTIMIZERS = {"adamw": AdamW(lr=1e-3), "sgd_momentum": SGD(lr=1e-2, momentum=0.9)}
+OPTIMIZERS = {
+    "adamw": AdamW(lr=1e-3), "adam_amsgrad": Adam(lr=1e-3, amsgrad=True), "lion": Lion(lr=3e-4),
+    "adagrad": Adagrad(lr=1e-2, lr_decay=1e-3), "sgd_momentum": SGD(lr=1e-2, momentum=0.9),
+}
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -96,6 +99,38 @@ def test_layer_without_gradient_in_some_steps(cluster, job_name, name, report):
             oracle.step([optimizer], present)
             if step % 25 == 0:
                 assert_equal(fleet.served(step + 1), oracle.masters())
+        report(assert_equal(fleet.masters(), oracle.masters()))
+
+
+@pytest.mark.parametrize("mode", ["immediate", "deferred", "speculative"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_everything_at_once(cluster, job_name, name, mode, report):
+    """Groups, a schedule, accumulation, absent layers and skipped steps, in one run."""
+    optimizer = OPTIMIZERS[name]
+    layers = (layer("a", ("norm", (70,), 1), ("weight", (45, 50)), ("bias", (45,), 1), align=1),
+              layer("b", ("weight", (33, 70)), ("bias", (33,), 1)), layer("c", ("w", (17, 9))))
+    job = data.make_job(job_name, optimizer, layers=layers, groups=2, reduction="sum",
+                        update_mode=mode)
+    weights = data.weights(job)
+    oracle = Oracle(job, weights)
+    with Fleet(cluster.endpoints, job, weights) as fleet:
+        for step in range(data.STEPS):
+            lr = data.scheduled(optimizer.lr, step)
+            groups = [dataclasses.replace(optimizer, lr=lr, weight_decay=0.1),
+                      dataclasses.replace(optimizer, lr=2 * lr, weight_decay=0.0)]
+            parts = [data.gradients(job, step, micro=micro) for micro in range(1 + step % 3)]
+            if step % 5 == 3:
+                parts = [{key: value for key, value in part.items() if key[0] != "b"}
+                         for part in parts]
+            bad = step % 11 == 6
+            if bad:
+                parts[-1]["a.bias"][step % 45] = np.inf
+            fleet.step(step, groups, [parts], outcome="skipped" if bad else "applied")
+            if not bad:
+                total = parts[0]
+                for part in parts[1:]:
+                    total = {key: total[key] + value for key, value in part.items()}
+                oracle.step(groups, total)
         report(assert_equal(fleet.masters(), oracle.masters()))
 
 

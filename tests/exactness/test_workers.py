@@ -5,11 +5,13 @@ from __future__ import annotations
 import data
 import pytest
 from fleet import Fleet
-from luwu import SGD, AdamW
+from luwu import SGD, Adagrad, AdamW, Lion
 from oracle import Oracle, assert_equal
 
 OPTIMIZERS = {
     "adamw": AdamW(lr=1e-3),
+    "lion": Lion(lr=3e-4, weight_decay=0.1),
+    "adagrad": Adagrad(lr=1e-2),
     "sgd_momentum": SGD(lr=1e-2, momentum=0.9),
     "sgd_nesterov": SGD(lr=1e-2, momentum=0.9, weight_decay=1e-2, nesterov=True),
 }
@@ -75,7 +77,8 @@ def test_micro_batches_equal_torch_accumulating_them(cluster, job_name, name):
         assert_equal(fleet.masters(), oracle.masters())
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+# Not Lion: the sign of a value near zero has no small differences.
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "lion"])
 def test_micro_batches_equal_one_big_batch(cluster, job_name, name, report):
     """The gradient of the big batch is the exact sum: rounding differs, the result hardly."""
     optimizer = OPTIMIZERS[name]

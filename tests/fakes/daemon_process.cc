@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -104,6 +105,8 @@ void DaemonCluster::Start(Member& member) {
   member.pid = ::fork();
   if (member.pid == 0) {
     ::setsid();  // a Ctrl-C reaches the test, which then ends us
+    // Neither does a crashed test leave us behind. The kernel means the thread that started us.
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
     ::dup2(out, STDOUT_FILENO);
     ::dup2(out, STDERR_FILENO);

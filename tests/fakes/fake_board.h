@@ -135,6 +135,8 @@ class FakeEndpoint final : public transport::Endpoint {
     MutexLock lock(mutex_);
     return !closed_ && !failed_;
   }
+  uint64_t served_bytes() const override { return served_bytes_.load(); }
+  void set_served_bytes(uint64_t bytes) { served_bytes_.store(bytes); }
 
   // ---- the test's side
   // ---------------------------------------------------------------------------
@@ -178,6 +180,7 @@ class FakeEndpoint final : public transport::Endpoint {
   }
 
   FakeBoard* const board_;
+  std::atomic<uint64_t> served_bytes_{0};
   const bool mapped_;
   mutable Mutex mutex_;
   bool closed_ LUWU_GUARDED_BY(mutex_) = false;

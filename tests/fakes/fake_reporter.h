@@ -1,7 +1,10 @@
-// Decides steps for a job on its own, as a lead with a single node does, or keeps the report until
-// the test decides.
+// Decides steps for a job on its own, as a lead with a single node does (through the real
+// coordinator), or keeps the report until the test decides. Remembers its decisions; a test may
+// change one before the job hears of it.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,6 +12,7 @@
 
 #include "common/base/sync.h"
 #include "common/tensor/job_spec.h"
+#include "server/cluster/commit_coordinator.h"
 #include "server/step/step_reporter.h"
 
 namespace luwu::fakes {
@@ -18,15 +22,21 @@ class Decider {
  public:
   struct Report {
     uint64_t step = 0;
-    std::string non_finite;
+    StepFindings findings;
     DecisionCallback done;
   };
+  using Change = std::function<void(uint64_t step, StepDecision* decision)>;
 
-  explicit Decider(NonFinitePolicy policy) : policy_(policy) {}
+  explicit Decider(const JobSpec& spec)
+      : coordinator_(CoordinatorOptionsFor(spec, kEpoch, std::vector<Node>(1))) {}
 
   void Hold(bool hold) {
     MutexLock lock(mutex_);
     hold_ = hold;
+  }
+  void ChangeDecisions(Change change) {
+    MutexLock lock(mutex_);
+    change_ = std::move(change);
   }
   // Waits up to 30 s for a report that is held.
   std::optional<Report> Take() {
@@ -43,8 +53,14 @@ class Decider {
     MutexLock lock(mutex_);
     return count_;
   }
+  // Of a step that was decided here.
+  StepDecision decision(uint64_t step) {
+    MutexLock lock(mutex_);
+    return decisions_.at(step);
+  }
 
   void OnReport(Report report) {
+    Change change;
     {
       MutexLock lock(mutex_);
       ++count_;
@@ -53,30 +69,38 @@ class Decider {
         arrived_.NotifyAll();
         return;
       }
+      change = change_;
     }
-    StepDecision decision{Outcome::kApplied, ""};
-    if (!report.non_finite.empty()) {
-      decision = {policy_ == NonFinitePolicy::kFail ? Outcome::kFailed : Outcome::kSkipped,
-                  report.non_finite};
-    }
-    report.done(decision);
+    coordinator_.Report({kEpoch, report.step, 0, report.findings}, TimePoint::max(),
+                        [&](StatusOr<StepDecision> decision) {
+                          if (decision.ok()) {
+                            if (change) change(report.step, &*decision);
+                            MutexLock lock(mutex_);
+                            decisions_[report.step] = *decision;
+                          }
+                          report.done(decision);
+                        });
   }
 
  private:
-  const NonFinitePolicy policy_;
+  static constexpr uint64_t kEpoch = 1;
+
+  CommitCoordinator coordinator_;
   Mutex mutex_;
   CondVar arrived_;
   bool hold_ LUWU_GUARDED_BY(mutex_) = false;
   uint64_t count_ LUWU_GUARDED_BY(mutex_) = 0;
   std::vector<Report> held_ LUWU_GUARDED_BY(mutex_);
+  Change change_ LUWU_GUARDED_BY(mutex_);
+  std::map<uint64_t, StepDecision> decisions_ LUWU_GUARDED_BY(mutex_);
 };
 
 class FakeReporter final : public StepReporter {
  public:
   // `decider` outlives the job.
   explicit FakeReporter(Decider* decider) : decider_(decider) {}
-  void Report(uint64_t step, const std::string& non_finite, DecisionCallback done) override {
-    decider_->OnReport({step, non_finite, std::move(done)});
+  void Report(uint64_t step, const StepFindings& findings, DecisionCallback done) override {
+    decider_->OnReport({step, findings, std::move(done)});
   }
 
  private:

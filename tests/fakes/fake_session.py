@@ -42,6 +42,8 @@ class FakeSession:
         self.job = job
         self.step = 0
         self.loaded = False
+        self.loss_scale = job.loss_scaling.init_scale if job.loss_scaling is not None else 1.0
+        self.max_norm: list[float] = []
         self.begun: list[Any] | None = None
         self.masters = [np.zeros(layer.elements, np.float32) for layer in job.layers]
         self.parameters: list[list[torch.nn.Parameter]] = []
@@ -54,7 +56,8 @@ class FakeSession:
         pass
 
     def info(self) -> luwu.SessionInfo:
-        return luwu.SessionInfo(1, self.step, 0, 0, 0, True, self.loaded, 1, 0)
+        return luwu.SessionInfo(
+            1, self.step, 0, 0, 0, True, self.loaded, 1, 0, self.loss_scale)
 
     @property
     def current_step(self) -> int:
@@ -74,8 +77,10 @@ class FakeSession:
                 row.append(parameter)
                 groups[t.group]["params"].append(parameter)
             self.parameters.append(row)
-        kind = torch.optim.AdamW if isinstance(self.job.optimizer, luwu.AdamW) else torch.optim.SGD
-        self.optimizer = kind(groups, lr=1.0)
+        kind = getattr(torch.optim, type(self.job.optimizer).__name__)
+        fixed = {name: vars(self.job.optimizer)[name] for name in (
+            "amsgrad", "initial_accumulator_value") if name in vars(self.job.optimizer)}
+        self.optimizer = kind(groups, lr=1.0, **fixed)
 
     def wait_loaded(self, timeout_s: float = 0) -> None:
         assert self.loaded
@@ -85,10 +90,11 @@ class FakeSession:
         assert quantity == "master"
         return self.masters[layer][offset:][:count].copy()
 
-    def begin_step(self, step: int, groups: Any, timeout_s: float = 0) -> None:
+    def begin_step(self, step: int, groups: Any, timeout_s: float = 0,
+                   max_norm: Any = 0.0) -> None:
         assert step == self.step and self.begun is None, (step, self.step)
-        assert len(groups) == self.job.groups
-        self.begun = list(groups)
+        assert len(groups) == len(max_norm) == self.job.groups
+        self.begun, self.max_norm = list(groups), list(max_norm)
 
     def _fail(self, verb: str) -> None:
         if self.fail_next.get(verb):
@@ -148,15 +154,29 @@ class FakeSession:
         for index, layer in enumerate(self.job.layers):
             assert (index in self.closed) == layer.trainable, f"layer {layer.name} left open"
         for values, group in zip(self.begun, self.optimizer.param_groups):
-            group.update(vars(values))
+            group.update(values.step_values())
         for index, layer in enumerate(self.job.layers):
             for parameter, tensor in zip(self.parameters[index], layer.tensors):
                 total = self.sums.get(index)
                 parameter.grad = None
                 if total is not None and tensor.trainable:
                     part = total[tensor.offset:tensor.offset + tensor.elements]
-                    parameter.grad = torch.from_numpy(part)
-        self.optimizer.step()
+                    parameter.grad = torch.from_numpy(part) / self.loss_scale
+        result = self._decide()
         self.sums, self.closed, self.begun = {}, set(), None
         self.step += 1
-        return luwu.CommitResult("applied", "", 1)
+        return result
+
+    def _decide(self) -> luwu.CommitResult:
+        """Clips (scope "global"), updates or skips, and moves the loss scale."""
+        everything = [p for row in self.parameters for p in row if p.grad is not None]
+        limit = self.max_norm[0] or float("inf")
+        norm = float(torch.nn.utils.clip_grad_norm_(everything, limit)) if everything else 0.0
+        applied = bool(np.isfinite(norm))
+        if applied:
+            self.optimizer.step()
+        elif self.job.loss_scaling is not None:
+            self.loss_scale *= self.job.loss_scaling.backoff_factor
+        return luwu.CommitResult(
+            "applied" if applied else "skipped", "" if applied else "a gradient", 1, norm,
+            min(1.0, limit / (norm + 1e-6)), self.loss_scale)

@@ -75,8 +75,12 @@ class FakeWorker {
   }
 
   Status Begin(uint64_t step, const std::vector<HyperParameters>& groups) {
-    return job_->BeginStep(*session_, step, groups);
+    const StatusOr<BegunStep> begun = job_->BeginStep(*session_, step, groups);
+    if (begun.ok()) loss_scale_ = begun->loss_scale;
+    return begun.status();
   }
+
+  float loss_scale() const { return loss_scale_; }  // of the step it has begun
 
   std::optional<uint32_t> FreeSlot() {
     for (uint32_t slot = 0; slot < used_.size(); ++slot) {
@@ -159,6 +163,7 @@ class FakeWorker {
   FakeBoard board_;
   std::vector<uint32_t> used_;
   Status open_status_;
+  float loss_scale_ = 0;
   std::shared_ptr<Session> session_;
   std::shared_ptr<transport::LocalRegion> inbox_;
   std::shared_ptr<transport::LocalRegion> weights_;

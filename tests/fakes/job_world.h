@@ -2,6 +2,7 @@
 // table, decider. Also small job specs and a wait for commits.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -113,7 +114,7 @@ class CommitWait {
 class JobWorld {
  public:
   explicit JobWorld(const JobSpec& spec, uint64_t budget_bytes = uint64_t{1} << 30)
-      : budget_(budget_bytes), pool_(2), decider_(spec.on_non_finite) {
+      : budget_(budget_bytes), pool_(2), decider_(spec) {
     JobOptions options;
     options.spec = spec;
     options.nodes = NodeList(1);
@@ -152,6 +153,15 @@ class JobWorld {
     }
     LUWU_CHECK(job_->FinishLoad(false).ok() && spec.world_size > 0, "loading ends");
   }
+  // Time in which the daemon is awake.
+  void Pass(uint64_t ms) {
+    while (ms > 0) {
+      const uint64_t now_ms = std::min<uint64_t>(ms, 1000);
+      clock_.AdvanceMs(now_ms);
+      job_->Tick();
+      ms -= now_ms;
+    }
+  }
   std::unique_ptr<FakeWorker> Join(uint32_t rank, uint64_t restart_count = 0, bool mapped = true) {
     return std::make_unique<FakeWorker>(
         job_, &table_,
@@ -161,7 +171,7 @@ class JobWorld {
   StatusOr<std::vector<float>> ReadLayer(uint32_t layer, Quantity quantity) {
     std::vector<float> values;
     const Status status =
-        job_->Read(layer, quantity, DeadlineAfter(30000), [&](const Job::Piece& piece) {
+        job_->Read({layer, quantity}, DeadlineAfter(30000), [&](const Job::Piece& piece) {
           values.insert(values.end(), piece.values.begin(), piece.values.end());
           return OkStatus();
         });

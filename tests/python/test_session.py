@@ -6,6 +6,9 @@ import itertools
 import json
 import math
 import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, Callable, Iterator
 
 import numpy as np
@@ -411,3 +414,79 @@ def test_a_higher_restart_count_fences_the_former_session(cluster: Cluster, job_
             for layer in range(2):
                 successor.close_layer(layer)
             assert successor.commit(0).applied
+
+
+def memory_used(session: luwu.Session) -> list[int]:
+    return [int(node["status"]["memory_used_bytes"]) for node in session.status()["nodes"]]
+
+
+def test_a_deleted_job_is_gone_from_every_node_and_its_memory_is_free(
+        start_cluster: Callable[..., Cluster]) -> None:
+    cluster = start_cluster(nodes=2, weights=[1, 1])
+    watcher_job = make_job("watcher")
+    with luwu.Session(cluster.endpoints, watcher_job, 0) as watcher:
+        before = memory_used(watcher)
+        job = make_job("doomed")
+        with open_loaded(cluster, job) as session:
+            during = memory_used(watcher)
+            assert all(now > then for now, then in zip(during, before))
+            with pytest.raises(luwu.StateError, match="node0.*doomed.*1 open session"):
+                luwu.delete_job(cluster.endpoints, "doomed")
+            session.begin_step(0)  # it was left as it is
+            session.close_layer(0)
+            session.close_layer(1)
+            assert session.commit(0).applied
+        luwu.delete_job(cluster.endpoints, "doomed")
+        assert memory_used(watcher) == before
+        with pytest.raises(luwu.NotFoundError, match="doomed"):
+            luwu.delete_job(cluster.endpoints, "doomed")
+        with open_loaded(cluster, job) as session:  # a new one of the same name
+            assert session.info().created and session.current_step == 0
+
+
+def test_a_job_can_be_deleted_under_its_workers_by_force(
+        start_cluster: Callable[..., Cluster]) -> None:
+    cluster = start_cluster(nodes=2)
+    with open_loaded(cluster, make_job("doomed")) as session:
+        session.begin_step(0)
+        luwu.delete_job(cluster.nodes[1].control, "doomed", force=True)
+        with pytest.raises(luwu.SessionLostError):
+            session.close_layer(0)
+            session.close_layer(1)
+            session.commit(0, timeout_s=20)
+
+
+def test_deleting_names_a_node_that_does_not_answer(start_cluster: Callable[..., Cluster]) -> None:
+    cluster = start_cluster(nodes=2)
+    open_loaded(cluster, make_job("doomed")).close()
+    cluster.stop(1)
+    with pytest.raises(luwu.LuwuError, match="node1"):
+        luwu.delete_job(cluster.endpoints, "doomed", timeout_s=5)
+    cluster.start(1)
+    with pytest.raises(luwu.NotFoundError):
+        luwu.delete_job([node.control for node in cluster.nodes], "doomed")
+
+
+def test_interrupting_a_commit_that_waits_is_noticed_soon(cluster: Cluster, job_name: str) -> None:
+    code = f"""
+import _thread, sys, threading, numpy as np, luwu
+job = luwu.JobSpec({job_name!r}, 2, (luwu.layer_of("first", [("w", (8,))]),))
+with luwu.Session({cluster.endpoints!r}, job, 0) as session, \\
+        luwu.Session({cluster.endpoints!r}, job, 1) as other:
+    session.load(0, np.zeros(session.job.layers[0].elements, np.float32))
+    session.finish_load()
+    for each in (session, other):
+        each.begin_step(0)
+    session.close_layer(0)
+    timer = threading.Timer(0.3, _thread.interrupt_main)
+    timer.start()
+    try:
+        session.commit(0, timeout_s=300)  # the other worker closes nothing
+    except KeyboardInterrupt:
+        print("interrupted")
+    other.close_layer(0)
+    assert session.commit(0, timeout_s=300).applied
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "PYTHONPATH": str(Path(luwu.__file__).parents[1])})
+    assert done.stdout.strip() == "interrupted", done.stderr

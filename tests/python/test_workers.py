@@ -49,19 +49,22 @@ def test_two_workers_equal_torch_on_the_averaged_gradients(cluster: Cluster, job
                  {name: p.detach() for name, p in reference.named_parameters()})
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim, mode, clip", [
+    (0, "immediate", None), (1, "immediate", None), (0, "deferred", 0.2), (1, "deferred", 0.2),
+    (1, "deferred", None), (1, "speculative", 0.2)])
 def test_a_worker_killed_in_mid_step_comes_back_with_the_same_bits(
-        cluster: Cluster, job_name: str, victim: int) -> None:
-    calm = two_workers(cluster, f"{job_name}-calm", steps=8)
+        cluster: Cluster, job_name: str, victim: int, mode: str, clip: float | None) -> None:
+    how: dict[str, Any] = dict(steps=8, update_mode=mode, clip_grad_norm=clip)
+    calm = two_workers(cluster, f"{job_name}-calm", **how)
     with calm[0], calm[1]:
         finish(*calm)
-    workers = [Worker(endpoints=cluster.endpoints, job=job_name, rank=rank, world_size=2, steps=8,
-                      hold_at=3 if rank == victim else -1) for rank in range(2)]
+    workers = [Worker(endpoints=cluster.endpoints, job=job_name, rank=rank, world_size=2,
+                      hold_at=3 if rank == victim else -1, **how) for rank in range(2)]
     with workers[0], workers[1]:
         workers[victim].await_event("held")
         workers[victim].kill()
-        with Worker(endpoints=cluster.endpoints, job=job_name, rank=victim, world_size=2, steps=8,
-                    restart_count=1) as again:
+        with Worker(endpoints=cluster.endpoints, job=job_name, rank=victim, world_size=2,
+                    restart_count=1, **how) as again:
             assert again.await_event("start")["step"] == 3
             other = workers[1 - victim]
             finish(again, other)

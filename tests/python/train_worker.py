@@ -22,6 +22,7 @@ from models import Block, batch, loss_of, make_net  # noqa: E402
 DEFAULTS: dict[str, Any] = {
     "endpoints": "", "job": "", "rank": 0, "world_size": 1, "restart_count": 0, "steps": 5,
     "transport": "auto", "worker_timeout_s": 60, "hold_at": -1, "wire": "fp32", "pause_before": -1,
+    "update_mode": "auto", "clip_grad_norm": None,
 }
 
 
@@ -46,6 +47,7 @@ def train(options: dict[str, Any]) -> None:
     optimizer = lt.offload(
         net, units=Block, endpoints=options["endpoints"], job=options["job"], rank=options["rank"],
         world_size=options["world_size"], optimizer=luwu.AdamW(lr=1e-2), wire=options["wire"],
+        update_mode=options["update_mode"], clip_grad_norm=options["clip_grad_norm"],
         settings=lt.Settings(
             overflow_bytes=1 << 20, restart_count=options["restart_count"],
             transport=options["transport"], worker_timeout_s=options["worker_timeout_s"],

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any, Iterator
 
+from cluster import spawn
+
 _SCRIPT = Path(__file__).resolve().parent / "train_worker.py"
 
 
@@ -15,7 +17,7 @@ class Worker:
     """One ``train_worker.py``. A context manager that ends the process."""
 
     def __init__(self, **options: Any) -> None:
-        self.process = subprocess.Popen(
+        self.process = spawn(
             [sys.executable, str(_SCRIPT), json.dumps(options)], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, text=True)
         self.events: list[dict[str, Any]] = []

@@ -7,10 +7,12 @@
         cluster.stop(0)            # SIGTERM; returns the exit status
 
 Each node has a folder of its own with its configuration (luwud.toml) and log (luwud.log). Only
-processes that a Cluster started are ever signalled, and leaving the `with` block ends them all.
-Needs nothing beyond the standard library.
+processes that a Cluster started are ever signalled. Leaving the `with` block ends them all, and so
+does the end of this process, whatever ends it. Needs nothing beyond the standard library and
+util-linux.
 """
 
+import concurrent.futures
 import dataclasses
 import json
 import os
@@ -27,6 +29,20 @@ from typing import Dict, List, Optional, Sequence
 
 READY_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 20
+PORT_ATTEMPTS = 5
+
+# The kernel keeps the promise of spawn() when the *thread* ends that started the process. So one
+# thread starts them all; it lives as long as this process.
+_spawner = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawner")
+
+
+def spawn(command: Sequence[str], **options) -> subprocess.Popen:
+    """As subprocess.Popen; the process is killed when this one ends, even by SIGKILL.
+
+    From any thread. Its pid is the program's: the helper in between replaces itself by it.
+    """
+    helper = ["setpriv", "--pdeathsig", "KILL", "--"]
+    return _spawner.submit(subprocess.Popen, [*helper, *command], **options).result()
 
 
 class ClusterError(RuntimeError):
@@ -102,7 +118,7 @@ class Daemon:
         read_fd, write_fd = os.pipe()
         try:
             with open(self.log_path, "ab") as log:
-                self.process = subprocess.Popen(
+                self.process = spawn(
                     [*self.arguments, "--ready-fd", str(write_fd)],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -197,29 +213,38 @@ class Cluster:
             folder = tempfile.mkdtemp(prefix="luwu-")
             self._temporary.append(folder)
         self.folder = pathlib.Path(folder)
-        ports = free_ports(2 * nodes)
-        self.nodes = [
-            NodeSpec(
-                name=f"node{i}",
-                weight=weights[i] if weights else 1,
-                control_port=ports[2 * i],
-                data_port=ports[2 * i + 1],
-                shm_path=str(self._sockets / f"node{i}.sock") if not shm or shm[i] else "",
-            )
-            for i in range(nodes)
-        ]
+        self.weights = list(weights) if weights else [1] * nodes
+        self.shm = list(shm) if shm else [True] * nodes
         self.settings = (
             f'\n[memory]\nbudget = "{memory}"\n\n[optimizer]\nthreads = {threads}\n'
             f"\n[session]\nheartbeat_ms = {heartbeat_ms}\nlease_ms = {lease_ms}\n"
             f'\n[log]\nlevel = "{log_level}"\n'
         )
+        self.env = env
+        self.nodes: List[NodeSpec] = []
         self.daemons: List[Daemon] = []
+        self._configure()
+
+    def _configure(self) -> None:
+        """Chooses ports and writes every node's configuration."""
+        ports = free_ports(2 * len(self.weights))
+        self.nodes = [
+            NodeSpec(
+                name=f"node{i}",
+                weight=weight,
+                control_port=ports[2 * i],
+                data_port=ports[2 * i + 1],
+                shm_path=str(self._sockets / f"node{i}.sock") if self.shm[i] else "",
+            )
+            for i, weight in enumerate(self.weights)
+        ]
+        self.daemons = []
         for i, node in enumerate(self.nodes):
             path = self.folder / node.name
             path.mkdir(parents=True, exist_ok=True)
             config = path / "luwud.toml"
             config.write_text(self.config_text(i))
-            self.daemons.append(Daemon([self.binary, "--config", config], path, env))
+            self.daemons.append(Daemon([self.binary, "--config", config], path, self.env))
 
     def config_text(self, index: int) -> str:
         """The configuration file of node `index`."""
@@ -232,9 +257,30 @@ class Cluster:
 
     def start(self, index: Optional[int] = None) -> "Cluster":
         """Starts one node, or all."""
+        if all(daemon.process is None for daemon in self.daemons) and index is None:
+            self._start_first()
+            return self
         for daemon in self._chosen(index):
             daemon.start()
         return self
+
+    def _start_first(self) -> None:
+        """Starts all. The node list must name the ports before any daemon runs, so another program
+        may take one in between: then all get new ones."""
+        for attempt in range(1, PORT_ATTEMPTS + 1):
+            try:
+                for daemon in self.daemons:
+                    daemon.start()
+                return
+            except ClusterError as error:
+                for daemon in self.daemons:
+                    if daemon.alive():
+                        daemon.kill()
+                if attempt == PORT_ATTEMPTS or "in use" not in str(error):
+                    raise
+                for daemon in self.daemons:
+                    daemon.log_path.unlink(missing_ok=True)
+                self._configure()
 
     def stop(self, index: Optional[int] = None) -> int:
         """Ends one node, or all, by SIGTERM. Returns the exit status that is farthest from 0."""

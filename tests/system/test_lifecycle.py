@@ -1,15 +1,24 @@
 """Daemons that start, stop and die, with and without work in progress."""
 
+import json
+import os
+import select
 import signal
+import socket
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
+import cluster as cluster_module
 import luwu
 import numpy as np
 import pytest
-from programs import health, luwuctl
+from programs import LUWUD, health, luwuctl
 from training import small_job, train_a_little
 
 PATIENCE_S = 30
+OWNER = Path(__file__).with_name("daemon_owner.py")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -21,6 +30,48 @@ def test_a_termination_signal_ends_an_idle_daemon_cleanly(start_cluster, number)
     log = daemon.log()
     assert f"node_stopping node=node0 reason={number.name}" in log
     assert log.splitlines()[-1].endswith("node_stopped node=node0")
+
+
+def test_a_second_signal_ends_a_daemon_that_is_stopping_at_once(start_cluster):
+    cluster = start_cluster(nodes=1)
+    daemon = cluster.daemons[0]
+    daemon.send_signal(signal.SIGSTOP)  # so that both are there when it looks
+    daemon.send_signal(signal.SIGTERM)
+    daemon.send_signal(signal.SIGINT)
+    daemon.send_signal(signal.SIGCONT)
+    assert daemon.wait() == 3
+    last = daemon.log().splitlines()[-1]
+    assert 'stop_forced reason="SIGTERM while stopping"' in last
+
+
+@pytest.mark.parametrize("thread_ends", [False, True])
+def test_daemons_end_with_the_process_that_started_them(tmp_path, thread_ends):
+    """Even by SIGKILL; and not before it, when only the thread that started them has ended."""
+    command = [sys.executable, OWNER, LUWUD, tmp_path, "thread" if thread_ends else "main"]
+    with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) as owner:
+        try:
+            started = json.loads(owner.stdout.readline())
+            watches = [os.pidfd_open(pid) for pid in started["pids"]]
+            assert len(watches) == 2
+            for node in ("node0", "node1"):
+                assert health(started["endpoint"], node) == "SERVING"
+        finally:
+            owner.kill()
+        for watch in watches:
+            assert select.select([watch], [], [], PATIENCE_S)[0], "it outlives its owner"
+            os.close(watch)
+
+
+def test_a_port_that_is_taken_in_between_is_replaced(monkeypatch, start_cluster):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        free = cluster_module.free_ports
+        choices = iter([[*free(3), taken.getsockname()[1]]])
+        monkeypatch.setattr(
+            cluster_module, "free_ports", lambda count: next(choices, None) or free(count))
+        cluster = start_cluster(nodes=2)
+    train_a_little(cluster.endpoints, "tcp")
 
 
 def test_a_daemon_can_be_started_again_at_once(start_cluster):

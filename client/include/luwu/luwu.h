@@ -5,9 +5,10 @@
  *    luwu_last_error() gives the text of the calling thread's last failure.
  *  - Handles are 64-bit values with a generation. A stale, foreign or zero handle gives
  *    LUWU_E_BAD_HANDLE, never a crash.
- *  - Every struct passed in begins with `struct_size`, set by the caller to sizeof; fields are only
- *    ever appended. An unknown (too small or too large) size gives LUWU_E_BAD_STRUCT. Reserved
- * fields are zero.
+ *  - Every struct passed in begins with `struct_size`, set by the caller to sizeof. Fields are only
+ *    ever appended: the sizes of earlier releases of this ABI level are accepted, and 0 in a field
+ *    means what its comment says about 0, which is also how a caller is served that does not have
+ *    the field. Any other size gives LUWU_E_BAD_STRUCT. Reserved fields are zero.
  *  - Strings are NUL-terminated UTF-8. Text out goes to a caller's buffer: (char *buffer, uint64_t
  *    capacity); it is always terminated and cut when too long.
  *  - Buffers stay the caller's. Each function says until when they must live.
@@ -73,7 +74,38 @@ typedef enum luwu_dtype {
   LUWU_FLOAT64 = 4 /* refused everywhere with LUWU_E_UNSUPPORTED */
 } luwu_dtype;
 
-typedef enum luwu_optimizer { LUWU_ADAMW = 1, LUWU_SGD = 2 } luwu_optimizer;
+/* Each in the operation order of its torch.optim namesake (Lion: of its paper). */
+typedef enum luwu_optimizer {
+  LUWU_ADAMW = 1,
+  LUWU_SGD = 2,
+  LUWU_ADAM = 3, /* weight decay is added to the gradient */
+  LUWU_LION = 4,
+  LUWU_ADAGRAD = 5
+} luwu_optimizer;
+/* Of all optimizer state but the masters. 16 and 8 bits are rounded stochastically. */
+typedef enum luwu_state_precision {
+  LUWU_STATE_FLOAT32 = 1,
+  LUWU_STATE_BFLOAT16 = 2,
+  LUWU_STATE_BLOCKWISE8 = 3 /* 8 bits relative to the largest of a block of 256 elements */
+} luwu_state_precision;
+typedef enum luwu_master_format {
+  LUWU_MASTER_FLOAT32 = 1,
+  LUWU_MASTER_SPLIT = 2 /* fp32 as served bfloat16 copy plus the 16 bits that it lacks */
+} luwu_master_format;
+/* When the gradients of a step are applied. */
+typedef enum luwu_update_mode {
+  LUWU_UPDATE_AUTO = 0,       /* deferred with clipping or loss scaling, else immediate */
+  LUWU_UPDATE_IMMEDIATE = 1,  /* each shard as soon as its last gradient is in */
+  LUWU_UPDATE_DEFERRED = 2,   /* after the whole step's norm and finiteness are known */
+  LUWU_UPDATE_SPECULATIVE = 3 /* at once, and again when the decision calls for it: same bits */
+} luwu_update_mode;
+/* Which gradients share one norm that is limited to luwu_hyper.max_norm. */
+typedef enum luwu_clip_scope {
+  LUWU_CLIP_NONE = 1,
+  LUWU_CLIP_GLOBAL = 2,
+  LUWU_CLIP_GROUP = 3,
+  LUWU_CLIP_LAYER = 4
+} luwu_clip_scope;
 typedef enum luwu_reduction { LUWU_SUM = 1, LUWU_MEAN = 2 } luwu_reduction;
 typedef enum luwu_non_finite { LUWU_NON_FINITE_SKIP = 1, LUWU_NON_FINITE_FAIL = 2 } luwu_non_finite;
 typedef enum luwu_transport {
@@ -82,7 +114,14 @@ typedef enum luwu_transport {
   LUWU_TRANSPORT_TCP = 2
 } luwu_transport;
 typedef enum luwu_outcome { LUWU_APPLIED = 1, LUWU_SKIPPED = 2, LUWU_FAILED = 3 } luwu_outcome;
-typedef enum luwu_quantity { LUWU_MASTER = 1, LUWU_MOMENT1 = 2, LUWU_MOMENT2 = 3 } luwu_quantity;
+/* Moments are the optimizer's state tensors in torch's order: exp_avg, exp_avg_sq, max_exp_avg_sq;
+ * momentum_buffer; sum. */
+typedef enum luwu_quantity {
+  LUWU_MASTER = 1,
+  LUWU_MOMENT1 = 2,
+  LUWU_MOMENT2 = 3,
+  LUWU_MOMENT3 = 4
+} luwu_quantity;
 
 typedef uint64_t luwu_session; /* one worker's membership in one job, on all nodes */
 typedef uint64_t luwu_op;      /* one asynchronous fetch or push */
@@ -133,12 +172,31 @@ typedef struct luwu_job_spec {
   uint32_t sgd_momentum; /* 1: SGD keeps a momentum buffer */
   int32_t served_dtype;  /* luwu_dtype of weights on the wire */
   int32_t gradient_dtype;
-  int32_t reduction;         /* luwu_reduction */
-  int32_t on_non_finite;     /* luwu_non_finite */
-  uint32_t keep_undo_state;  /* 1 unless on_non_finite is FAIL and memory is short */
-  uint32_t slots_per_worker; /* 0: default (16) */
-  uint64_t shard_elements;   /* 0: default (1 Mi) */
-  uint64_t overflow_bytes;   /* UINT64_MAX: default (64 MiB) */
+  int32_t reduction;          /* luwu_reduction */
+  int32_t on_non_finite;      /* luwu_non_finite */
+  uint32_t keep_undo_state;   /* 1: immediate updates can be skipped, speculative ones need it;
+                                 deferred ones do without. 0: on_non_finite must be FAIL */
+  uint32_t slots_per_worker;  /* 0: default (16) */
+  uint64_t shard_elements;    /* 0: default (1 Mi) */
+  uint64_t overflow_bytes;    /* UINT64_MAX: default (64 MiB) */
+  int32_t update_mode;        /* luwu_update_mode; 0: auto */
+  int32_t held_dtype;         /* luwu_dtype of sums that wait for the decision: FLOAT32 or BFLOAT16;
+                                 0: FLOAT32. For deferred and speculative updates */
+  int32_t clip_scope;         /* luwu_clip_scope; 0: none */
+  int32_t state_precision;    /* luwu_state_precision; 0: FLOAT32 */
+  int32_t master_format;      /* luwu_master_format; 0: FLOAT32 */
+  uint32_t amsgrad;           /* 1: Adam and AdamW keep max_exp_avg_sq */
+  uint64_t rounding_seed;     /* of stochastic rounding */
+  double initial_accumulator; /* Adagrad: its sum before the first update */
+  /* Dynamic loss scale as in torch.cuda.amp.GradScaler. 0: the job has none, its loss scale is 1.
+   */
+  double loss_scale_initial;
+  double loss_scale_growth_factor;     /* 0: default (2) */
+  double loss_scale_backoff_factor;    /* 0: default (0.5) */
+  uint32_t loss_scale_growth_interval; /* applied steps; 0: default (2000); UINT32_MAX: never */
+  uint32_t accumulates; /* 1: memory for the sum of each shard, so that several micro-steps can be
+                           pushed before layers are closed; needs 4 bytes a parameter, except where
+                           held FLOAT32 sums serve. 0: only as far as slots and overflow_bytes go */
 } luwu_job_spec;
 
 typedef struct luwu_hyper {
@@ -151,6 +209,9 @@ typedef struct luwu_hyper {
   double eps;
   double momentum;
   double dampening;
+  double lr_decay; /* Adagrad */
+  double max_norm; /* of what clip_scope names; 0: not limited. Equal in all groups, except with
+                      LUWU_CLIP_GROUP */
 } luwu_hyper;
 
 /* ---- session --------------------------------------------------------------------------------- */
@@ -163,10 +224,12 @@ typedef struct luwu_open_options {
   uint64_t restart_count;     /* higher fences an earlier holder of the rank */
   int32_t transport;          /* luwu_transport */
   uint32_t tcp_connections;   /* per daemon; 0: default (2) */
-  uint32_t verify_served_crc; /* 0: check payload CRC of tcp fetches only; 1: always; 2: never */
+  uint32_t verify_served_crc; /* payload CRC: 0: of whole shards over tcp; 1: always; 2: never */
   uint32_t timeout_ms;        /* of the whole call; 0: default (30000) */
   const char* fault_plan;     /* tests only: faults injected into the data plane; NULL: none */
-  uint32_t node_timeout_ms;   /* patience with a lost node; 0: default (5000) */
+  /* How long a node may be out of reach before calls end with LUWU_E_NODE_LOST; a call whose own
+   * timeout ends earlier gives LUWU_E_DEADLINE and may be repeated. 0: default (5000). */
+  uint32_t node_timeout_ms;
   uint32_t reserved;
 } luwu_open_options;
 
@@ -188,10 +251,24 @@ typedef struct luwu_session_info {
   uint32_t loaded;     /* initial weights are complete on all nodes */
   uint32_t shm_nodes;  /* nodes reached by shared memory; the others by tcp */
   uint32_t operations; /* not yet finished */
+  /* What to multiply the loss with: of the open step, else of the step to begin (after opening a
+   * session on a running job known only once a step has begun). 1 without loss scaling. */
+  double loss_scale;
 } luwu_session_info;
 /* Sets *info; `info->struct_size` is input. Local: no RPC except that current_step and loaded are
  * as of the last reply from the daemons. */
 LUWU_API int32_t luwu_session_get_info(luwu_session session, luwu_session_info* info);
+
+/* ---- job ------------------------------------------------------------------------------------- */
+
+/* Deletes `job` on every daemon of the cluster and frees its memory; needs no session. `endpoints`
+ * as in luwu_open_options. Without `force` (0 or 1) a job with open sessions is refused
+ * (LUWU_E_STATE) and left as it is; with it their calls end with LUWU_E_STALE_EPOCH. A daemon
+ * without the job is no error as long as another had it, so an interrupted deletion can be
+ * repeated; when none has it: LUWU_E_NOT_FOUND. Other errors name the daemons that kept it. The
+ * timeout (0: 30000) includes waiting for a daemon that does not answer. */
+LUWU_API int32_t luwu_job_delete(const char* endpoints, const char* job, uint32_t force,
+                                 uint32_t timeout_ms);
 
 /* ---- loading and reading masters ------------------------------------------------------------- */
 
@@ -221,8 +298,15 @@ typedef struct luwu_commit_result {
   int32_t durability; /* 1: memory (survives workers) */
   uint32_t reserved;
   char culprit[512]; /* outcome skipped or failed: what and whose, in words; else "" */
+  /* Of all gradients of the step over all nodes, after reduction and unscaling, before clipping.
+   * NaN when they are not finite. */
+  double grad_norm;
+  double clip_factor; /* LUWU_CLIP_GLOBAL: what gradients were multiplied with; else 1 */
+  double loss_scale;  /* of the next step; 1 without loss scaling */
 } luwu_commit_result;
-/* Ends `step`: waits for this session's pushes, then for the decision of all nodes. Every trainable
+/* Ends `step`: waits for this session's pushes, then for the decision of all nodes. With deferred
+ * updates the new versions appear layer by layer afterwards, first layer first: a fetch waits for
+ * the ones it needs. Every trainable
  * layer must have been closed by this worker (LUWU_E_STATE names one that was not). Idempotent:
  * after LUWU_E_WORKER_LOST or LUWU_E_DEADLINE call it again. */
 LUWU_API int32_t luwu_commit(luwu_session session, uint64_t step, luwu_commit_result* result,

@@ -14,41 +14,59 @@
 #define LUWU_LUWU_HPP_
 
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "error.hpp"
 #include "luwu.h"
 #include "schema.hpp"
 
 namespace luwu::cxx {
 
-class Error : public std::runtime_error {
- public:
-  Error(int32_t code, const std::string& text)
-      : std::runtime_error(std::string(luwu_strerror(code)) + ": " + text), code_(code) {}
-  int32_t code() const { return code_; }  // luwu_status
-
- private:
-  int32_t code_;
-};
-
-inline void check(int32_t status) {
-  if (status < 0) throw Error(status, luwu_last_error());
-}
-
 constexpr uint32_t kTimeoutMs = 60'000;
 
 // ---- arguments ---------------------------------------------------------------------------------
 
+// Hyper-parameters with the defaults of torch.optim (Lion: of its paper). `max_norm` of clipping is
+// set afterwards.
+inline luwu_hyper hyper(double lr, double weight_decay) {
+  luwu_hyper values = {};
+  values.struct_size = sizeof values;
+  values.lr = lr;
+  values.weight_decay = weight_decay;
+  return values;
+}
 inline luwu_hyper adamw(double lr, double weight_decay = 0.01, double beta1 = 0.9,
                         double beta2 = 0.999, double eps = 1e-8) {
-  return {sizeof(luwu_hyper), 0, lr, weight_decay, beta1, beta2, eps, 0, 0};
+  luwu_hyper values = hyper(lr, weight_decay);
+  values.beta1 = beta1;
+  values.beta2 = beta2;
+  values.eps = eps;
+  return values;
+}
+inline luwu_hyper adam(double lr, double weight_decay = 0, double beta1 = 0.9, double beta2 = 0.999,
+                       double eps = 1e-8) {
+  return adamw(lr, weight_decay, beta1, beta2, eps);
 }
 inline luwu_hyper sgd(double lr, double momentum = 0, double weight_decay = 0, double dampening = 0,
                       bool nesterov = false) {
-  return {sizeof(luwu_hyper), nesterov, lr, weight_decay, 0, 0, 0, momentum, dampening};
+  luwu_hyper values = hyper(lr, weight_decay);
+  values.nesterov = nesterov;
+  values.momentum = momentum;
+  values.dampening = dampening;
+  return values;
+}
+inline luwu_hyper lion(double lr, double weight_decay = 0, double beta1 = 0.9,
+                       double beta2 = 0.99) {
+  return adamw(lr, weight_decay, beta1, beta2, 0);
+}
+inline luwu_hyper adagrad(double lr, double lr_decay = 0, double weight_decay = 0,
+                          double eps = 1e-10) {
+  luwu_hyper values = hyper(lr, weight_decay);
+  values.lr_decay = lr_decay;
+  values.eps = eps;
+  return values;
 }
 
 // An element of a layer, where a range begins.
@@ -214,6 +232,14 @@ class Session {
  private:
   luwu_session handle_ = 0;
 };
+
+// ---- job ---------------------------------------------------------------------------------------
+
+inline void delete_job(const std::string& endpoints, const std::string& job, bool force = false,
+                       uint32_t timeout_ms = kTimeoutMs) {
+  check(luwu_init(LUWU_ABI_VERSION));
+  check(luwu_job_delete(endpoints.c_str(), job.c_str(), force ? 1 : 0, timeout_ms));
+}
 
 }  // namespace luwu::cxx
 

@@ -30,6 +30,14 @@ struct Layer {
   uint64_t elements = 0;  // 0: up to the end of the last tensor
 };
 
+// An `initial` of 0 means no loss scaling; other zeros mean the library's defaults.
+struct LossScaling {
+  double initial = 0;
+  double growth_factor = 0;
+  double backoff_factor = 0;
+  uint32_t growth_interval = 0;  // UINT32_MAX: never grows
+};
+
 struct JobSpec {
   std::string name = {};
   uint32_t world_size = 1;
@@ -45,6 +53,16 @@ struct JobSpec {
   uint32_t slots_per_worker = 0;
   uint64_t shard_elements = 0;
   uint64_t overflow_bytes = UINT64_MAX;
+  bool accumulates = false;  // several micro-steps before layers are closed
+  luwu_update_mode update_mode = LUWU_UPDATE_AUTO;
+  luwu_dtype held_dtype = LUWU_FLOAT32;
+  luwu_clip_scope clip_scope = LUWU_CLIP_NONE;
+  luwu_state_precision state_precision = LUWU_STATE_FLOAT32;
+  luwu_master_format master_format = LUWU_MASTER_FLOAT32;
+  bool amsgrad = false;
+  uint64_t rounding_seed = 0;
+  double initial_accumulator = 0;
+  LossScaling loss_scaling = {};
 };
 
 // The C form of a JobSpec, which must outlive it.
@@ -69,6 +87,19 @@ class CJobSpec {
     spec_.slots_per_worker = from.slots_per_worker;
     spec_.shard_elements = from.shard_elements;
     spec_.overflow_bytes = from.overflow_bytes;
+    spec_.accumulates = from.accumulates ? 1 : 0;
+    spec_.update_mode = from.update_mode;
+    spec_.held_dtype = from.held_dtype;
+    spec_.clip_scope = from.clip_scope;
+    spec_.state_precision = from.state_precision;
+    spec_.master_format = from.master_format;
+    spec_.amsgrad = from.amsgrad;
+    spec_.rounding_seed = from.rounding_seed;
+    spec_.initial_accumulator = from.initial_accumulator;
+    spec_.loss_scale_initial = from.loss_scaling.initial;
+    spec_.loss_scale_growth_factor = from.loss_scaling.growth_factor;
+    spec_.loss_scale_backoff_factor = from.loss_scaling.backoff_factor;
+    spec_.loss_scale_growth_interval = from.loss_scaling.growth_interval;
   }
   CJobSpec(const CJobSpec&) = delete;
   CJobSpec& operator=(const CJobSpec&) = delete;

@@ -13,21 +13,23 @@ from luwu.errors import (
     SchemaMismatchError, SessionLostError, StaleEpochError, StaleVersionError, StateError,
     StepMismatchError, UnavailableError, UnsupportedError, WorkerLostError,
 )
+from luwu.jobs import delete_job
 from luwu.library import library_version, set_log_sink
 from luwu.operations import Operation
+from luwu.optimizers import SGD, Adagrad, Adam, AdamW, HyperParameters, Lion, LossScaling
 from luwu.session import CommitResult, Piece, Session, SessionInfo
-from luwu.specs import SGD, AdamW, DType, HyperParameters, JobSpec, LayerSpec, TensorSpec, layer_of
+from luwu.specs import DType, JobSpec, LayerSpec, TensorSpec, layer_of
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "AccessError", "AdamW", "AlreadyExistsError", "ArgumentError", "BadHandleError",
-    "CancelledError", "CommitResult", "CorruptError", "DType", "DeadlineError", "FencedError",
-    "HyperParameters", "InternalError", "JobFailedError", "JobSpec", "LayerClosedError",
-    "LayerSpec", "LibraryError", "LuwuError", "Memory", "NodeLostError", "NotFoundError",
-    "Operation", "Piece",
-    "RankTakenError", "ResourceExhaustedError", "RetryableError", "SGD", "SchemaMismatchError",
-    "Segment", "Session", "SessionInfo", "SessionLostError", "StaleEpochError", "StaleVersionError",
-    "StateError", "StepMismatchError", "TensorSpec", "UnavailableError", "UnsupportedError",
-    "WorkerLostError", "layer_of", "library_version", "set_log_sink",
+    "AccessError", "Adagrad", "Adam", "AdamW", "AlreadyExistsError", "ArgumentError",
+    "BadHandleError", "CancelledError", "CommitResult", "CorruptError", "DType", "DeadlineError",
+    "FencedError", "HyperParameters", "InternalError", "JobFailedError", "JobSpec",
+    "LayerClosedError", "LayerSpec", "LibraryError", "Lion", "LossScaling", "LuwuError", "Memory",
+    "NodeLostError", "NotFoundError", "Operation", "Piece", "RankTakenError",
+    "ResourceExhaustedError", "RetryableError", "SGD", "SchemaMismatchError", "Segment", "Session",
+    "SessionInfo", "SessionLostError", "StaleEpochError", "StaleVersionError", "StateError",
+    "StepMismatchError", "TensorSpec", "UnavailableError", "UnsupportedError", "WorkerLostError",
+    "delete_job", "layer_of", "library_version", "set_log_sink",
 ]

@@ -28,6 +28,7 @@ OK = 0
 IN_PROGRESS = 1
 PUSH_CLOSE = 1
 DEFAULT_OVERFLOW = 2**64 - 1
+NEVER_GROWS = 2**32 - 1
 
 
 class Sized(Structure):
@@ -60,6 +61,12 @@ class CJobSpec(Sized):
         ("gradient_dtype", c_int32), ("reduction", c_int32), ("on_non_finite", c_int32),
         ("keep_undo_state", c_uint32), ("slots_per_worker", c_uint32),
         ("shard_elements", c_uint64), ("overflow_bytes", c_uint64),
+        ("update_mode", c_int32), ("held_dtype", c_int32), ("clip_scope", c_int32),
+        ("state_precision", c_int32), ("master_format", c_int32), ("amsgrad", c_uint32),
+        ("rounding_seed", c_uint64), ("initial_accumulator", c_double),
+        ("loss_scale_initial", c_double), ("loss_scale_growth_factor", c_double),
+        ("loss_scale_backoff_factor", c_double), ("loss_scale_growth_interval", c_uint32),
+        ("accumulates", c_uint32),
     ]
 
 
@@ -67,7 +74,8 @@ class CHyper(Sized):
     _fields_ = [
         ("struct_size", c_uint32), ("nesterov", c_uint32), ("lr", c_double),
         ("weight_decay", c_double), ("beta1", c_double), ("beta2", c_double), ("eps", c_double),
-        ("momentum", c_double), ("dampening", c_double),
+        ("momentum", c_double), ("dampening", c_double), ("lr_decay", c_double),
+        ("max_norm", c_double),
     ]
 
 
@@ -85,14 +93,15 @@ class CSessionInfo(Sized):
         ("struct_size", c_uint32), ("nodes", c_uint32), ("current_step", c_uint64),
         ("fetched_bytes", c_uint64), ("pushed_bytes", c_uint64), ("retries", c_uint64),
         ("created", c_uint32), ("loaded", c_uint32), ("shm_nodes", c_uint32),
-        ("operations", c_uint32),
+        ("operations", c_uint32), ("loss_scale", c_double),
     ]
 
 
 class CCommitResult(Sized):
     _fields_ = [
         ("struct_size", c_uint32), ("outcome", c_int32), ("durability", c_int32),
-        ("reserved", c_uint32), ("culprit", c_char * 512),
+        ("reserved", c_uint32), ("culprit", c_char * 512), ("grad_norm", c_double),
+        ("clip_factor", c_double), ("loss_scale", c_double),
     ]
 
 
@@ -119,6 +128,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luwu_session_open": [POINTER(COpenOptions), POINTER(_Session)],
     "luwu_session_close": [_Session],
     "luwu_session_get_info": [_Session, POINTER(CSessionInfo)],
+    "luwu_job_delete": [c_char_p, c_char_p, c_uint32, c_uint32],
     "luwu_load": [_Session, c_uint32, c_uint64, POINTER(c_float), c_uint64, c_uint32],
     "luwu_finish_load": [_Session, c_uint32, c_uint32],
     "luwu_wait_loaded": [_Session, c_uint32],

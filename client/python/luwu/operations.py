@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any, Callable
 
@@ -12,8 +13,11 @@ _SLICE_S = 0.5  # how long Ctrl-C may go unnoticed
 
 
 def milliseconds(timeout_s: float) -> int:
-    """Seconds to the library's milliseconds: at least 1, so that a short timeout stays one."""
-    return max(1, min(_TIMEOUT_MS_MAX, int(timeout_s * 1000)))
+    """Seconds to the library's milliseconds: at least 1, so that a short timeout stays one, and at
+    most 49 days, which infinity means too."""
+    if math.isnan(timeout_s):
+        raise errors.ArgumentError("a timeout is NaN; it must be a number of seconds")
+    return int(max(1, min(_TIMEOUT_MS_MAX, timeout_s * 1000)))
 
 
 class Operation:
@@ -44,6 +48,7 @@ class Operation:
 
         ``DeadlineError`` while ``done`` is still False: ``timeout_s`` ran out first; wait again.
         """
+        milliseconds(timeout_s)  # says what is wrong with it
         end = time.monotonic() + timeout_s
         while not self._done:
             left = end - time.monotonic()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
+import threading
+import time
 import weakref
 from ctypes import c_uint32, c_uint64
 from dataclasses import dataclass
@@ -14,25 +17,35 @@ import numpy as np
 
 from luwu import _ffi, buffers, errors
 from luwu.buffers import Segments
-from luwu.cstructs import c_hyper, c_job
+from luwu.cstructs import c_hyper, c_job, fits, text
 from luwu.operations import Operation, milliseconds
-from luwu.specs import HyperParameters, JobSpec
+from luwu.optimizers import HyperParameters
+from luwu.specs import JobSpec
 
 _TRANSPORTS = {"auto": 0, "shm": 1, "tcp": 2}
 _VERIFY = {"tcp": 0, "always": 1, "never": 2}
-_QUANTITIES = {"master": 1, "moment1": 2, "moment2": 3}
+_QUANTITIES = {"master": 1, "moment1": 2, "moment2": 3, "moment3": 4}
 _OUTCOMES = {1: "applied", 2: "skipped", 3: "failed"}
 _PIECES = 256  # first guess of the number of view pieces; the library says when it is too small
 _STATUS_BYTES_MAX = 64 << 20
+_SLICE_S = 0.5  # how long Ctrl-C may go unnoticed
 
 
 @dataclass(frozen=True)
 class CommitResult:
-    """How a step ended. ``outcome``: "applied", "skipped" or "failed"; ``culprit`` says why not."""
+    """How a step ended. ``outcome``: "applied", "skipped" or "failed"; ``culprit`` says why not.
+
+    ``grad_norm``: of all gradients over all daemons, after reduction and unscaling and before
+    clipping; NaN when they are not finite. ``clip_factor``: with clip scope "global", what they
+    were multiplied with; else 1. ``loss_scale``: of the next step; 1 without loss scaling.
+    """
 
     outcome: str
     culprit: str
     durability: int
+    grad_norm: float = math.nan
+    clip_factor: float = 1.0
+    loss_scale: float = 1.0
 
     @property
     def applied(self) -> bool:
@@ -52,6 +65,7 @@ class SessionInfo:
     loaded: bool
     shm_nodes: int
     operations: int
+    loss_scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -84,15 +98,15 @@ class Session:
             restart_count = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         if not isinstance(endpoints, str):
             endpoints = ",".join(endpoints)
-        if rank < 0 or restart_count < 0:
-            raise errors.ArgumentError(
-                f"rank {rank} and restart count {restart_count} must be >= 0")
         options = _ffi.COpenOptions(
-            rank=rank, endpoints=endpoints.encode(), job=ctypes.pointer(c_job(job)),
-            restart_count=restart_count, transport=_choice("transport", transport, _TRANSPORTS),
-            tcp_connections=tcp_connections, verify_served_crc=_choice("verify", verify, _VERIFY),
+            rank=fits(rank, 32, "rank"), endpoints=text(endpoints, "endpoints"),
+            job=ctypes.pointer(c_job(job)),
+            restart_count=fits(restart_count, 64, "restart_count"),
+            transport=_choice("transport", transport, _TRANSPORTS),
+            tcp_connections=fits(tcp_connections, 32, "tcp_connections"),
+            verify_served_crc=_choice("verify", verify, _VERIFY),
             timeout_ms=milliseconds(timeout_s), node_timeout_ms=milliseconds(node_timeout_s),
-            fault_plan=fault_plan.encode() if fault_plan is not None else None)
+            fault_plan=text(fault_plan, "fault_plan") if fault_plan is not None else None)
         handle = c_uint64()
         _ffi.call("luwu_session_open", ctypes.byref(options), ctypes.byref(handle))
         self.job = job
@@ -129,12 +143,19 @@ class Session:
         self._call("luwu_session_get_info", ctypes.byref(info))
         return SessionInfo(
             info.nodes, info.current_step, info.fetched_bytes, info.pushed_bytes, info.retries,
-            bool(info.created), bool(info.loaded), info.shm_nodes, info.operations)
+            bool(info.created), bool(info.loaded), info.shm_nodes, info.operations,
+            info.loss_scale)
 
     @property
     def current_step(self) -> int:
         """The step to begin next, as of the daemons' last reply. Restarted workers resume here."""
         return self.info().current_step
+
+    @property
+    def loss_scale(self) -> float:
+        """What to multiply the loss with: of the open step, else of the step to begin (after
+        joining a running job, known only once a step has begun). 1 without loss scaling."""
+        return self.info().loss_scale
 
     def status(self, timeout_s: float = 10.0) -> dict[str, Any]:
         """Status snapshot of every daemon: the fields of ``luwuctl status -o json``."""
@@ -156,8 +177,8 @@ class Session:
         ``values``: float32, C-contiguous, any shape.
         """
         pointer, count = _float_pointer(values)
-        self._call("luwu_load", self._layer(layer), c_uint64(offset), pointer, c_uint64(count),
-                   milliseconds(timeout_s))
+        self._call("luwu_load", self._layer(layer), _u64(offset, "offset"), pointer,
+                   _u64(count, "count"), milliseconds(timeout_s))
 
     def finish_load(self, allow_missing: bool = False, timeout_s: float = 60.0) -> None:
         """Makes version 0 readable. Tensors never written are an error unless ``allow_missing``."""
@@ -169,29 +190,41 @@ class Session:
 
     def read(self, layer: int | str, quantity: str = "master", offset: int = 0,
              count: int | None = None, timeout_s: float = 60.0) -> np.ndarray:
-        """fp32 values of a layer's "master", "moment1" or "moment2", between two commits."""
+        """fp32 values of a layer's "master", "moment1", "moment2" or "moment3", between two
+        commits. Moments are torch's state tensors in their order: exp_avg, exp_avg_sq and
+        max_exp_avg_sq; momentum_buffer; sum."""
         index = self._layer(layer)
         if count is None:
             count = self.job.layers[index].elements - offset
-        values = np.empty(count, np.float32)
+        values = np.empty(fits(count, 48, "count"), np.float32)
         pointer, _ = _float_pointer(values)
-        self._call("luwu_read", index, _choice("quantity", quantity, _QUANTITIES), c_uint64(offset),
-                   pointer, c_uint64(count), milliseconds(timeout_s))
+        self._call("luwu_read", index, _choice("quantity", quantity, _QUANTITIES),
+                   _u64(offset, "offset"), pointer, _u64(count, "count"), milliseconds(timeout_s))
         return values
 
     # ---- step -----------------------------------------------------------------------------------
 
     def begin_step(self, step: int, groups: Sequence[HyperParameters] | None = None,
-                   timeout_s: float = 30.0) -> None:
-        """Opens ``step`` with one ``AdamW`` or ``SGD`` per group (default: the job's, for each).
+                   timeout_s: float = 30.0,
+                   max_norm: float | Sequence[float] = 0.0) -> None:
+        """Opens ``step`` with one optimizer object per group (default: the job's, for each), of the
+        job's optimizer class.
 
+        ``max_norm``: largest norm of what the job's ``clip_scope`` names, for all groups or (scope
+        "group") one for each; 0 does not limit it.
         All workers must pass equal values (``StepMismatchError``). A restarted worker may begin the
         current step again.
         """
         if groups is None:
             groups = [self.job.optimizer] * self.job.groups
-        array = (_ffi.CHyper * len(groups))(*[c_hyper(values) for values in groups])
-        self._call("luwu_begin_step", c_uint64(step), array, len(groups), milliseconds(timeout_s))
+        limits = [max_norm] * len(groups) if isinstance(max_norm, (int, float)) else list(max_norm)
+        if len(limits) != len(groups):
+            raise errors.ArgumentError(
+                f"max_norm has {len(limits)} values for {len(groups)} groups")
+        array = (_ffi.CHyper * len(groups))(
+            *[c_hyper(self.job, values, limit) for values, limit in zip(groups, limits)])
+        self._call("luwu_begin_step", _u64(step, "step"), array, len(groups),
+                   milliseconds(timeout_s))
 
     def commit(self, step: int, timeout_s: float = 60.0) -> CommitResult:
         """Ends ``step``: waits for this worker's pushes and then for all others.
@@ -200,9 +233,22 @@ class Session:
         either, call it again. ``StateError`` names a layer that this worker has not closed.
         """
         result = _ffi.CCommitResult()
-        self._call("luwu_commit", c_uint64(step), ctypes.byref(result), milliseconds(timeout_s))
+        number, end = _u64(step, "step"), time.monotonic() + timeout_s
+        milliseconds(timeout_s)  # says what is wrong with it
+        # The main thread, which Ctrl-C has to reach, waits in slices; commits can be repeated.
+        slice_s = _SLICE_S if threading.current_thread() is threading.main_thread() else math.inf
+        while True:
+            left_s = end - time.monotonic()
+            try:
+                self._call("luwu_commit", number, ctypes.byref(result),
+                           milliseconds(min(left_s, slice_s)))
+                break
+            except errors.DeadlineError:
+                if end - time.monotonic() <= 0.0:
+                    raise
         return CommitResult(_OUTCOMES.get(result.outcome, f"unknown ({result.outcome})"),
-                            result.culprit.decode("utf-8", "replace"), result.durability)
+                            result.culprit.decode("utf-8", "replace"), result.durability,
+                            result.grad_norm, result.clip_factor, result.loss_scale)
 
     # ---- fetch ----------------------------------------------------------------------------------
 
@@ -218,7 +264,8 @@ class Session:
         if into is None:
             into = np.empty(self.job.layers[index].elements, np.float32)
         segments, count, _alive = buffers.c_segments(into, writable=True)
-        self._call("luwu_fetch", index, c_uint64(version), segments, count, milliseconds(timeout_s))
+        self._call("luwu_fetch", index, _u64(version, "version"), segments, count,
+                   milliseconds(timeout_s))
         return into
 
     def fetch_async(self, layer: int | str, version: int, into: Segments,
@@ -226,8 +273,8 @@ class Session:
         """Same, in the background and in call order. The memory is valid once the result is waited
         for; it must not be used before."""
         segments, count, alive = buffers.c_segments(into, writable=True)
-        return self._start("luwu_fetch_async", alive, self._layer(layer), c_uint64(version),
-                           segments, count, milliseconds(timeout_s))
+        return self._start("luwu_fetch_async", alive, self._layer(layer),
+                           _u64(version, "version"), segments, count, milliseconds(timeout_s))
 
     def fetch_view(self, layer: int | str, version: int, timeout_s: float = 60.0) -> list[Piece]:
         """Read-only arrays over the served bytes, without a copy, in the served dtype (bfloat16 as
@@ -237,7 +284,7 @@ class Session:
         is closed: touching an array after that is undefined.
         """
         index = self._layer(layer)
-        pieces, count = self._pieces("luwu_fetch_view", index, c_uint64(version), timeout_s)
+        pieces, count = self._pieces("luwu_fetch_view", index, _u64(version, "version"), timeout_s)
         served = self.job.served
         return [Piece(buffers.array_at(piece.data, served, piece.count, False), piece.offset)
                 for piece in pieces[:count]]
@@ -281,7 +328,7 @@ class Session:
         while offset < self.job.layers[index].elements:
             pieces = (_ffi.CPiece * _PIECES)()
             count, handle = c_uint32(_PIECES), c_uint64()
-            self._call("luwu_push_inplace_begin", index, c_uint64(offset), pieces,
+            self._call("luwu_push_inplace_begin", index, _u64(offset, "offset"), pieces,
                        ctypes.byref(count), _flags(close), milliseconds(timeout_s),
                        ctypes.byref(handle))
             for piece in pieces[:count.value]:
@@ -344,6 +391,10 @@ def _close(handle: int, operations: set[Operation], pid: int) -> None:
             operation.wait(5.0)
         except errors.LuwuError:
             pass
+
+
+def _u64(value: int, what: str) -> c_uint64:
+    return c_uint64(fits(value, 64, what))
 
 
 def _flags(close: bool) -> int:

@@ -11,6 +11,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Sequence, Union
 
+from luwu.optimizers import SGD, AdamW, HyperParameters, LossScaling
+
+UPDATE_MODES = {"auto": 0, "immediate": 1, "deferred": 2, "speculative": 3}
+CLIP_SCOPES = {"none": 1, "global": 2, "group": 3, "layer": 4}
+
 
 class DType(enum.IntEnum):
     """Element types on the wire and in buffers (numbers of ``luwu_dtype``)."""
@@ -37,30 +42,6 @@ class DType(enum.IntEnum):
         if name not in known:
             raise ValueError(f"dtype {name!r} is not one of {', '.join(known)}")
         return known[name]
-
-
-@dataclass(frozen=True)
-class AdamW:
-    """AdamW with decoupled weight decay; the same defaults and rules as ``torch.optim.AdamW``."""
-
-    lr: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 1e-2
-
-
-@dataclass(frozen=True)
-class SGD:
-    """SGD as ``torch.optim.SGD``. With momentum 0 no momentum buffer is kept."""
-
-    lr: float = 1e-3
-    momentum: float = 0.0
-    dampening: float = 0.0
-    weight_decay: float = 0.0
-    nesterov: bool = False
-
-
-HyperParameters = Union[AdamW, SGD]
 
 
 @dataclass(frozen=True)
@@ -97,8 +78,22 @@ class JobSpec:
     """A training run. ``None`` leaves a size to the library's default.
 
     ``served`` and ``gradients`` are the dtypes on the wire; buffers of another dtype are converted.
-    ``optimizer`` fixes the kind of optimizer (and whether SGD keeps momentum); the values that a
-    step uses travel with ``Session.begin_step``.
+    ``optimizer`` fixes the kind of optimizer and how its state is kept (``luwu.optimizers``), and
+    whether SGD keeps momentum; the values that a step uses travel with ``Session.begin_step``.
+
+    ``update_mode``: when gradients are applied. "immediate": each shard as soon as its last
+    gradient is in, under the rest of the backward pass. "deferred": when norm and finiteness of the
+    whole step are known; what clipping and loss scaling need. "speculative": at once, and again
+    when the decision calls for it, with the same result as "deferred" and room for both. "auto":
+    "deferred" with clipping or loss scaling, else "immediate".
+    ``held``: dtype of the gradient sums that wait for the decision, float32 or (half the bytes,
+    rounded once) bfloat16.
+    ``clip_scope``: which gradients share one norm, limited to ``max_norm`` of ``begin_step``:
+    "none", "global" (as ``torch.nn.utils.clip_grad_norm_``), "group" or "layer".
+    ``keep_undo_state``: a second generation of the state, so that steps can be skipped as a whole;
+    ``None`` keeps it where the update mode needs it.
+    ``accumulates``: memory for a float32 sum of each shard, so that several micro-steps can be
+    pushed before layers are closed; without it only as far as slots and ``overflow_bytes`` go.
     """
 
     name: str
@@ -110,16 +105,33 @@ class JobSpec:
     gradients: DType = DType.BFLOAT16
     reduction: str = "mean"
     on_non_finite: str = "skip"
-    keep_undo_state: bool = True
+    keep_undo_state: bool | None = None
     shard_elements: int | None = None
     slots_per_worker: int | None = None
     overflow_bytes: int | None = None
+    update_mode: str = "auto"
+    held: DType = DType.FLOAT32
+    clip_scope: str = "none"
+    loss_scaling: LossScaling | None = None
+    accumulates: bool = False
 
     def __post_init__(self) -> None:
+        for name, known in (("update_mode", UPDATE_MODES), ("clip_scope", CLIP_SCOPES)):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"{name} {getattr(self, name)!r} is not one of {', '.join(known)}")
         if self.reduction not in ("sum", "mean"):
             raise ValueError(f"reduction {self.reduction!r} is not 'sum' or 'mean'")
         if self.on_non_finite not in ("skip", "fail"):
             raise ValueError(f"on_non_finite {self.on_non_finite!r} is not 'skip' or 'fail'")
+
+    @property
+    def resolved_update_mode(self) -> str:
+        """``update_mode`` with "auto" decided."""
+        if self.update_mode != "auto":
+            return self.update_mode
+        late = self.clip_scope != "none" or self.loss_scaling is not None
+        return "deferred" if late else "immediate"
 
     @property
     def sgd_momentum(self) -> bool:

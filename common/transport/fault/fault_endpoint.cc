@@ -185,6 +185,7 @@ class FaultEndpoint final : public Endpoint {
   }
   void Close() override;
   Kind kind() const override { return inner_->kind(); }
+  uint64_t served_bytes() const override { return inner_->served_bytes(); }
   bool connected() const override {
     return !cut_.load(std::memory_order_acquire) && inner_->connected();
   }

@@ -30,6 +30,11 @@ Status TcpConnection::Post(const PostedOp& op, Request* request) {
   return OkStatus();
 }
 
+uint64_t TcpConnection::served_bytes() const {
+  MutexLock lock(mutex_);
+  return queue_.replied();
+}
+
 // False when the progress thread must go on.
 bool TcpConnection::SendInline() {
   if (!queue_.Fill(&batch_, kInlineBytesMax)) return true;
@@ -97,13 +102,13 @@ void TcpConnection::Detach(const Status& result, RequestList* outstanding) {
   MutexLock lock(mutex_);
   loop_->Remove(socket_.get(), this);
   down_ = result;
-  queue_.FailAll(result, outstanding);
-  batch_.Clear();
-  if (!farewell_) {
+  if (!farewell_ && !queue_.Idle()) {
     // Requests complete now, so bytes that are still in the socket must not go out later.
     const linger drop = {1, 0};
     (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &drop, sizeof drop);
   }
+  queue_.FailAll(result, outstanding);
+  batch_.Clear();
   socket_.Reset();
 }
 

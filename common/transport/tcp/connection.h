@@ -40,6 +40,7 @@ class TcpConnection final : public Pollable {
 
   // Any thread. On an error the request is not queued.
   Status Post(const PostedOp& op, Request* request);
+  uint64_t served_bytes() const;
 
   // ---- progress thread -------------------------------------------------------------------------
   Status Attach() { return loop_->Add(socket_.get(), this, true); }
@@ -79,7 +80,7 @@ class TcpConnection final : public Pollable {
   ConnectionOwner* const owner_;
   EventLoop* const loop_;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   UniqueFd socket_;  // sent to under mutex_ or while loop_sending_; closed on the progress thread
   SendQueue queue_ LUWU_GUARDED_BY(mutex_);
   Status down_ LUWU_GUARDED_BY(mutex_);           // not OK: detached

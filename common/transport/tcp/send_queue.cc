@@ -146,6 +146,7 @@ uint64_t SendQueue::FillReply(SendBatch* batch, uint64_t bytes_max) {
   header->bytes = bytes;
   if (bytes > 0) batch->AddBytes(reply.source.subspan(reply.progressed, bytes));
   batched_ += bytes;
+  replied_ += bytes;
   reply.progressed += bytes;
   if (reply.progressed == reply.source.size()) {
     header->flags = kFlagLast;
@@ -215,6 +216,11 @@ bool SendQueue::Fill(SendBatch* batch, uint64_t bytes_max) {
 bool SendQueue::HasWork() const {
   const bool may_read = reads_.head != nullptr && reads_in_flight_ < kReadsInFlightMax;
   return may_read || ack_id_ != 0 || replies_count_ > 0 || writes_.head != nullptr;
+}
+
+bool SendQueue::Idle() const {
+  return reads_.head == nullptr && writes_.head == nullptr && awaiting_replies_.head == nullptr &&
+         awaiting_acks_.head == nullptr;
 }
 
 void SendQueue::Complete(PostedItem* item, const Status& result, RequestList* done) {

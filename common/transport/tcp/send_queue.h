@@ -90,7 +90,11 @@ class SendQueue {
   // Puts up to about `bytes_max` into the empty `batch`; false when there is nothing to send.
   bool Fill(SendBatch* batch, uint64_t bytes_max);
   bool HasWork() const;
+  // Nothing of ours is queued or unanswered.
+  bool Idle() const;
   void OnSent(uint64_t bytes) { sent_ += bytes; }
+  // Bytes ever put into batches for the peer's reads.
+  uint64_t replied() const { return replied_; }
 
   // ---- answers of the peer; what they complete goes to `done` ----------------------------------
   Status OnAck(uint64_t id, RequestList* done);
@@ -146,6 +150,7 @@ class SendQueue {
 
   uint64_t batched_ = 0;  // bytes ever put into batches
   uint64_t sent_ = 0;     // of those, handed to the kernel
+  uint64_t replied_ = 0;
 };
 
 }  // namespace luwu::transport

@@ -29,6 +29,12 @@ const LocalRegion* TcpEndpoint::FindExposed(RegionId region) const {
   return nullptr;
 }
 
+uint64_t TcpEndpoint::served_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& connection : connections_) bytes += connection->served_bytes();
+  return bytes;
+}
+
 void TcpEndpoint::Post(const PostedOp& op, uint32_t lane, Request* request) {
   Status status = connections_[lane % connections_.size()]->Post(op, request);
   if (status.ok()) {

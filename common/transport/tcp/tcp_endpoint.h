@@ -26,6 +26,7 @@ class TcpEndpoint final : public Link, public ConnectionOwner {
   std::optional<ByteSpan> MapWritable(RegionId) override { return std::nullopt; }
   std::optional<ConstByteSpan> MapReadable(RegionId) override { return std::nullopt; }
   void Notify(uint32_t lane, uint32_t immediate, Request* request) override;
+  uint64_t served_bytes() const override;
 
  protected:
   Status Attach() override;

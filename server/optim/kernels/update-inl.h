@@ -1,20 +1,24 @@
-// The fused pass that all optimizers share: sum the gradients, note non-finite sums, hand each
-// vector of gradient and state to the optimizer's rule, write state and served copy. One read of
-// every source and one write of every target.
+// The fused pass that all optimizers share: sum a tile of gradients, hand each vector of gradient
+// and state to the optimizer's rule, write state and served copy. One read of every source and one
+// write of every target.
 //
-// A rule is a struct with `static constexpr uint32_t kStates` (1..3, master first) and
-// `void operator()(V32 gradient, V32& master, V32& second, V32& third) const`; it may use only
-// operations that round once (Add, Sub, Mul, Div, Sqrt), never MulAdd, or the bits would depend on
-// the target. Included once per SIMD target by each optimizer; no state.
+// A rule is a struct with `static constexpr` members kMoments (0..3), kRoles (an array of
+// StateRole, kMoments long, at least 1) and kHas8Bit (whether blockwise8 is built), and
+//   void operator()(V32 gradient, V32& master, V32& first, V32& second, V32& third) const
+// or, to have a block of four vectors done part by part, a type Rest and what AdamRule has.
+// It may use only operations that round once (Add, Sub, Mul, Div, Sqrt, QuotientOfRoot), never
+// MulAdd, or the bits would depend on the target. RunUpdate is all that an optimizer calls.
+// Included once per SIMD target by each optimizer; no state.
 #include <cstring>
 
 #include "server/optim/gradients.h"
 #include "server/optim/optimizer.h"
+#include "server/optim/registry.h"
 
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
-#include "server/optim/kernels/block-inl.h"
+#include "server/optim/kernels/tile_kernel-inl.h"
 
 #if defined(LUWU_OPTIM_KERNELS_UPDATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LUWU_OPTIM_KERNELS_UPDATE_INL_H_
@@ -28,113 +32,165 @@ namespace luwu::optim {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Streaming stores keep the lines of `out` from being read before they are overwritten.
-template <bool kStream>
-HWY_INLINE void StoreState(V32 value, float* target) {
-  if constexpr (kStream) {
-    hn::Stream(value, F32(), target);
-  } else {
-    hn::StoreU(value, F32(), target);
+// All tiles of a range with one rule in one choice of formats.
+template <class Rule, StatePrecision kPrecision, bool kSplit>
+class RangeKernel {
+ public:
+  // By value: no store through `out` can alias the rule, so it stays in registers.
+  HWY_NOINLINE static UpdateOutcome Run(const Rule rule, const RoundingKey key,
+                                        const UpdateRange& range) {
+    const SumArgs sources = {range.gradients, range.gradient_scale, range.held, range.held_dtype,
+                             AreAllBFloat16(range.gradients)};
+    NormLanes norm;
+    const bool out_of_place = range.in.data[0] != range.out.data[0];
+    for (uint64_t at = 0; at < range.count;) {
+      const uint64_t first = range.first + at;
+      TileArrays tile = ArraysAt(range, first);
+      const bool stream = out_of_place && CanStream(tile);
+      const uint64_t count = SpanAt(range, at, stream);
+      tile.at = at;
+      tile.count = count;
+      if (count % kStep != 0) {
+        RunPadded(rule, key, sources, tile, &norm);
+      } else if (stream) {
+        RunStreamed(rule, key, sources, tile, &norm);
+      } else {
+        Kernel<false>::Run(rule, key, sources, tile, &norm);
+      }
+      at += count;
+    }
+    hwy::FlushStream();  // before another thread is told of the result
+    return Outcome(norm, sources, range.count);
   }
-}
 
-HWY_INLINE void StoreServed(V32 value, const UpdateRange& range, uint64_t at) {
-  if (range.served_dtype == DType::kBFloat16) {
-    StoreBFloat16(value, AsHalves(range.served) + at);
-  } else if (range.served_dtype == DType::kFloat32) {
-    hn::StoreU(value, F32(), AsFloats(range.served) + at);
-  } else {
-    StoreFloat16(value, AsHalves(range.served) + at);
+ private:
+  template <bool kStream>
+  using Kernel = TileKernel<Rule, kPrecision, kSplit, kStream>;
+  static constexpr uint32_t kArrays = Kernel<false>::kArrays;
+
+  // Streamed arrays that are not fp32 pass through a scratch tile.
+  static constexpr bool NeedsScratch() {
+    for (uint32_t k = 0; k < kArrays; ++k) {
+      if (Kernel<true>::Format(k) != StateFormat::kFloat32) return true;
+    }
+    return false;
   }
+
+  // The next tile; or all whole tiles at once, where nothing has to be done at their borders.
+  HWY_INLINE static uint64_t SpanAt(const UpdateRange& range, uint64_t at, bool stream) {
+    const uint64_t first = range.first + at;
+    const uint64_t left = range.count - at;
+    const bool by_tile = Kernel<false>::kIs8 || (stream && NeedsScratch());
+    if (!by_tile && first % kQuantBlock == 0 && left >= kQuantBlock) {
+      return left / kQuantBlock * kQuantBlock;
+    }
+    return std::min(left, TileEnd(first) - first);
+  }
+
+  // Codes are followed by the scales of their blocks.
+  HWY_INLINE static float* ScaleAt(std::byte* array, const UpdateRange& range, uint64_t first) {
+    return AsFloats(array + AlignUp(range.shard_elements, 64)) + first / kQuantBlock +
+           range.segment;
+  }
+
+  HWY_INLINE static TileArrays ArraysAt(const UpdateRange& range, uint64_t first) {
+    TileArrays tile;
+    tile.index = static_cast<uint32_t>(first);
+    for (uint32_t k = 0; k < kArrays; ++k) {
+      const uint64_t offset = first * FormatBytes(Kernel<false>::Format(k));
+      tile.in[k] = range.in.data[k] + offset;
+      tile.out[k] = range.out.data[k] + offset;
+      if (Kernel<false>::kIs8 && k > 0) {
+        tile.scale_in[k] = *ScaleAt(range.in.data[k], range, first);
+        tile.scale_out[k] = ScaleAt(range.out.data[k], range, first);
+      }
+    }
+    const uint64_t served_offset = first * DTypeBytes(range.served_dtype);
+    if (kSplit) tile.served_in = range.served_in + served_offset;
+    tile.served = range.served + served_offset;
+    tile.served_dtype = range.served_dtype;
+    tile.stream_served = range.stream_served && IsAligned64(tile.served);
+    return tile;
+  }
+
+  HWY_INLINE static bool CanStream(const TileArrays& tile) {
+    for (uint32_t k = 0; k < kArrays; ++k) {
+      if (!IsAligned64(tile.out[k])) return false;
+    }
+    return true;
+  }
+
+  // Arrays that are not fp32 are put together in the cache and then written past it.
+  HWY_INLINE static void RunStreamed(const Rule& rule, const RoundingKey& key,
+                                     const SumArgs& sources, const TileArrays& tile,
+                                     NormLanes* norm) {
+    alignas(64) std::byte scratch[kStateArraysMax][kQuantBlock * 2];
+    TileArrays streamed = tile;
+    for (uint32_t k = 0; k < kArrays; ++k) {
+      if (Kernel<true>::Format(k) != StateFormat::kFloat32) streamed.out[k] = scratch[k];
+    }
+    Kernel<true>::Run(rule, key, sources, streamed, norm);
+    for (uint32_t k = 0; k < kArrays; ++k) {
+      if (Kernel<true>::Format(k) == StateFormat::kFloat32) continue;
+      StreamTile(scratch[k], tile.count * FormatBytes(Kernel<true>::Format(k)), tile.out[k]);
+    }
+  }
+
+  // A tile that is not a multiple of kStep, in zero-padded copies.
+  HWY_NOINLINE static void RunPadded(const Rule& rule, const RoundingKey& key,
+                                     const SumArgs& sources, const TileArrays& tile,
+                                     NormLanes* norm) {
+    alignas(64) float sum[kQuantBlock];
+    alignas(64) std::byte state[kStateArraysMax][kQuantBlock * 4] = {};
+    alignas(64) std::byte served[kQuantBlock * 4] = {};
+    SumPadded(sources, tile.at, tile.count, sum);
+    const GradientSource summed = {std::as_bytes(std::span(sum)).data(), DType::kFloat32};
+    const SumArgs padded_sum = {std::span(&summed, 1), sources.scale, nullptr, DType::kFloat32,
+                                false};
+    const uint64_t served_bytes = tile.count * DTypeBytes(tile.served_dtype);
+    TileArrays padded = tile;
+    padded.at = 0;
+    padded.count = AlignUp(tile.count, kStep);
+    for (uint32_t k = 0; k < kArrays; ++k) {
+      std::memcpy(state[k], tile.in[k], tile.count * FormatBytes(Kernel<false>::Format(k)));
+      padded.in[k] = padded.out[k] = state[k];
+    }
+    if (kSplit) std::memcpy(served, tile.served_in, served_bytes);
+    padded.served_in = padded.served = served;
+    padded.stream_served = false;
+    Kernel<false>::Run(rule, key, padded_sum, padded, norm);
+    for (uint32_t k = 0; k < kArrays; ++k) {
+      std::memcpy(tile.out[k], state[k], tile.count * FormatBytes(Kernel<false>::Format(k)));
+    }
+    std::memcpy(tile.served, served, served_bytes);
+  }
+};
+
+template <class Rule, bool kSplit>
+HWY_INLINE UpdateOutcome RunWithMaster(const Rule& rule, StatePrecision precision,
+                                       const RoundingKey& key, const UpdateRange& range) {
+  if constexpr (Rule::kMoments > 0) {
+    if (precision == StatePrecision::kBFloat16) {
+      return RangeKernel<Rule, StatePrecision::kBFloat16, kSplit>::Run(rule, key, range);
+    }
+    if constexpr (Rule::kHas8Bit) {
+      if (precision == StatePrecision::kBlockwise8) {
+        return RangeKernel<Rule, StatePrecision::kBlockwise8, kSplit>::Run(rule, key, range);
+      }
+    }
+  }
+  return RangeKernel<Rule, StatePrecision::kFloat32, kSplit>::Run(rule, key, range);
 }
 
-template <bool kStream, class Rule>
-HWY_INLINE void UpdateVector(const Rule& rule, const UpdateRange& range, V32 gradient,
-                             uint64_t at) {
-  const F32 d;
-  V32 master = hn::LoadU(d, range.in[0] + at);
-  V32 second = hn::Zero(d);
-  V32 third = hn::Zero(d);
-  if constexpr (Rule::kStates > 1) second = hn::LoadU(d, range.in[1] + at);
-  if constexpr (Rule::kStates > 2) third = hn::LoadU(d, range.in[2] + at);
-  rule(gradient, master, second, third);
-  StoreState<kStream>(master, range.out[0] + at);
-  if constexpr (Rule::kStates > 1) StoreState<kStream>(second, range.out[1] + at);
-  if constexpr (Rule::kStates > 2) StoreState<kStream>(third, range.out[2] + at);
-  StoreServed(master, range, at);
-}
-
-template <bool kStream, class Rule>
-HWY_INLINE void UpdateBlock(const Rule& rule, const UpdateRange& range, uint64_t at, V32& seen) {
-  const uint64_t n = hn::Lanes(F32());
-  const V32 scale = hn::Set(F32(), range.gradient_scale);  // times 1 changes no bit
-  const Block sum = Scale(SumBlock(range.gradients, at), scale);
-  seen = NoteNonFinite(sum, seen);
-  UpdateVector<kStream>(rule, range, sum.a, at);
-  UpdateVector<kStream>(rule, range, sum.b, at + n);
-  UpdateVector<kStream>(rule, range, sum.c, at + 2 * n);
-  UpdateVector<kStream>(rule, range, sum.e, at + 3 * n);
-}
-
-// The elements from `at` to the end, fewer than a block, through padded copies.
 template <class Rule>
-HWY_INLINE void UpdateTail(const Rule& rule, const UpdateRange& range, uint64_t at, V32& seen) {
-  alignas(64) float sum[kBlockElementsMax] = {};
-  alignas(64) float state[kStateArraysMax][kBlockElementsMax] = {};
-  alignas(64) std::byte served[kBlockElementsMax * sizeof(float)];
-  const uint64_t count = range.count - at;
-  for (size_t k = 0; k < range.gradients.size(); ++k) {
-    const GradientSource& source = range.gradients[k];
-    const uint64_t skipped = at * DTypeBytes(source.dtype);
-    AccumulateGradient({source.data + skipped, source.dtype}, count, k == 0, sum);
+HWY_INLINE UpdateOutcome RunUpdate(const Rule& rule, const OptimizerSpec& optimizer,
+                                   uint64_t applied, const UpdateRange& range) {
+  const RoundingKey key =
+      MakeRoundingKey(optimizer.rounding_seed, applied, range.job_element - range.first);
+  if (optimizer.master_format == MasterFormat::kSplit) {
+    return RunWithMaster<Rule, true>(rule, optimizer.state_precision, key, range);
   }
-  const GradientSource summed = {std::as_bytes(std::span(sum)).data(), DType::kFloat32};
-  UpdateRange padded = range;
-  padded.gradients = std::span(&summed, 1);
-  padded.served = served;
-  for (uint32_t k = 0; k < Rule::kStates; ++k) {
-    std::memcpy(state[k], range.in[k] + at, count * sizeof(float));
-    padded.in[k] = padded.out[k] = state[k];
-  }
-  UpdateBlock<false>(rule, padded, 0, seen);
-  for (uint32_t k = 0; k < Rule::kStates; ++k) {
-    std::memcpy(range.out[k] + at, state[k], count * sizeof(float));
-  }
-  const uint64_t served_bytes = DTypeBytes(range.served_dtype);
-  std::memcpy(range.served + at * served_bytes, served, count * served_bytes);
-}
-
-// Rule and range by value: no store through `out` can alias them, so they stay in registers.
-template <bool kStream, class Rule>
-HWY_NOINLINE uint64_t UpdateAll(const Rule rule, const UpdateRange range) {
-  const uint64_t block = BlockElements();
-  V32 seen = hn::Zero(F32());
-  uint64_t i = 0;
-  for (; i + block <= range.count; i += block) UpdateBlock<kStream>(rule, range, i, seen);
-  if constexpr (kStream) hwy::FlushStream();  // before another thread is told of the result
-  if (i < range.count) UpdateTail(rule, range, i, seen);
-  if (!AnyNoted(seen)) return kAllFinite;
-  return LocateNonFiniteSum(range.gradients, range.gradient_scale, range.count);
-}
-
-HWY_INLINE bool IsVectorAligned(const float* data) {
-  uintptr_t address = 0;
-  std::memcpy(&address, &data, sizeof(address));
-  return address % (hn::Lanes(F32()) * sizeof(float)) == 0;
-}
-
-// Whether `out` can be written past the caches: it is not what was read, and vectors are aligned.
-template <class Rule>
-HWY_INLINE bool CanStream(const UpdateRange& range) {
-  for (uint32_t k = 0; k < Rule::kStates; ++k) {
-    if (range.out[k] == range.in[k] || !IsVectorAligned(range.out[k])) return false;
-  }
-  return true;
-}
-
-template <class Rule>
-HWY_INLINE uint64_t RunUpdate(const Rule& rule, const UpdateRange& range) {
-  return CanStream<Rule>(range) ? UpdateAll<true>(rule, range) : UpdateAll<false>(rule, range);
+  return RunWithMaster<Rule, false>(rule, optimizer.state_precision, key, range);
 }
 
 }  // namespace HWY_NAMESPACE

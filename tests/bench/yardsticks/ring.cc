@@ -28,8 +28,8 @@ void UpdateWith(const std::byte* gradient, DType wire, uint64_t piece, Buffers* 
                      {.count = count,
                       .gradients = {&source, 1},
                       .gradient_scale = 1,
-                      .in = {reinterpret_cast<float*>(master)},
-                      .out = {reinterpret_cast<float*>(master)},
+                      .in = {{master}},
+                      .out = {{master}},
                       .served = served,
                       .served_dtype = wire});
 }

@@ -16,6 +16,7 @@ namespace luwu::cli {
 namespace {
 
 using Json = nlohmann::json;
+using std::string_literals::operator""s;
 
 constexpr uint64_t kTimeoutMs = 30'000;
 // Nothing listens there: a port below 1024 that no service has.
@@ -57,14 +58,15 @@ int ExitCode(pid_t pid) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-Result RunLuwuctl(const std::vector<std::string>& arguments) {
+// With `stdout_fd` its output goes there instead.
+Result RunLuwuctl(const std::vector<std::string>& arguments, int stdout_fd = -1) {
   int out[2];
   int error[2];
   EXPECT_EQ(pipe2(out, O_CLOEXEC), 0);
   EXPECT_EQ(pipe2(error, O_CLOEXEC), 0);
   const pid_t pid = fork();
   if (pid == 0) {
-    dup2(out[1], STDOUT_FILENO);
+    dup2(stdout_fd >= 0 ? stdout_fd : out[1], STDOUT_FILENO);
     dup2(error[1], STDERR_FILENO);
     Exec(arguments);
   }
@@ -121,6 +123,32 @@ TEST_F(LuwuctlTest, StatusFindsTheOtherNodesAndAddsUpTheJob) {
   EXPECT_NE(result.out.find("2/2"), std::string::npos);
 }
 
+TEST_F(LuwuctlTest, UpdateModeNormAndLossScaleOfAJobAreShown) {
+  const std::string plain = Ask({"status"}).out;
+  for (FakeDaemon* daemon : {&first_, &second_}) {
+    v1::JobStatus* job = daemon->status().mutable_jobs(0);
+    job->set_optimizer("lion");
+    job->set_state_precision("blockwise8");
+    job->set_master_format("split");
+    job->set_update_mode("speculative");
+    job->set_last_outcome("applied");
+    job->set_grad_norm(0.6875);
+    job->set_loss_scale(65536);
+    job->set_clipped_steps(137);
+    job->set_held_bytes(uint64_t{3} << 20);
+  }
+  for (const char* command : {"status", "jobs"}) {
+    const std::string out = Ask({command}).out;
+    for (const char* text : {"lion blockwise8/split", "speculative", "0.6875", "65536", "137"}) {
+      EXPECT_NE(out.find(text), std::string::npos) << command << " " << text << "\n" << out;
+      EXPECT_EQ(plain.find(text), std::string::npos) << plain;
+    }
+  }
+  EXPECT_NE(Ask({"jobs"}).out.find("3.0 MiB"), std::string::npos);
+  const Json parsed = Json::parse(Ask({"jobs", "-o", "json"}).out);
+  EXPECT_EQ(parsed["nodes"][1]["jobs"][0]["grad_norm"], 0.6875);
+}
+
 TEST_F(LuwuctlTest, WorkerThatANodeHasLostIsNotCounted) {
   second_.status().mutable_jobs(0)->mutable_workers(1)->set_lease_left_ms(0);
   EXPECT_NE(Ask({"status"}).out.find("1/2"), std::string::npos);
@@ -147,6 +175,42 @@ TEST_F(LuwuctlTest, NoDaemonAtAllIsExitCodeOneWithTheReasonOnStderr) {
   const Result result = RunLuwuctl({"status", "-e", kNobody});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_NE(result.error.find(kNobody), std::string::npos);
+}
+
+// Bug: the exit code was 0 although nobody got the output.
+TEST_F(LuwuctlTest, OutputThatCannotBeWrittenIsAFailureWithAMessage) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"jobs", "-e", first_.address()},
+        {"--help"},
+        {"status", "-o", "json", "-e", first_.address()}}) {
+    const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+    ASSERT_GE(full, 0);
+    const Result result = RunLuwuctl(arguments, full);
+    close(full);
+    EXPECT_EQ(result.exit_code, 1) << arguments[0];
+    EXPECT_NE(result.error.find("output could not be written"), std::string::npos) << result.error;
+  }
+}
+
+// Bug: raw log lines of gRPC came on stderr.
+TEST_F(LuwuctlTest, AnEndpointThatCanBeNoneIsWrongUsageSaidInOneWay) {
+  for (const char* endpoint : {"junk", ""}) {
+    const Result result = RunLuwuctl({"-e", endpoint, "jobs"});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_EQ(result.out, "");
+    EXPECT_NE(result.error.find("is not \"host:port\""), std::string::npos) << result.error;
+    EXPECT_EQ(result.error.find(".cc:"), std::string::npos) << result.error;
+  }
+}
+
+TEST_F(LuwuctlTest, GrpcWritesNothingOfItsOwnToStderr) {
+  const std::string no_name = std::string(64, 'x') + ".invalid:7070";
+  for (const std::string& endpoint : {no_name, "[junk]:1"s, "unix:/no/such/socket"s}) {
+    const Result result = RunLuwuctl({"-e", endpoint, "jobs", "--timeout-ms", "2000"});
+    EXPECT_EQ(result.exit_code, 1) << endpoint;
+    EXPECT_TRUE(result.error.starts_with("luwuctl: ")) << result.error;
+    EXPECT_EQ(result.error.find(".cc:"), std::string::npos) << result.error;
+  }
 }
 
 TEST_F(LuwuctlTest, OneEndpointOfSeveralIsEnough) {

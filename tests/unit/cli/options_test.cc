@@ -72,6 +72,10 @@ TEST_F(OptionsTest, WrongUsageExitsWithTwoAndExplainsOnStderr) {
       {"status", "extra"},
       {"delete"},
       {"delete", "job", "--watch"},
+      {"status", "-e", "junk"},
+      {"status", "-e", ""},
+      {"status", "-e", "a:1,junk"},
+      {"status", "-e", "a:0"},
   };
   for (const auto& arguments : wrong) {
     EXPECT_EQ(Parse(arguments), kExitUsage) << testing::PrintToString(arguments);

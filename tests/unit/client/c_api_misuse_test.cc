@@ -92,6 +92,15 @@ TEST_F(CApiMisuse, StatusNamesCoverEveryCodeAndForeignNumbers) {
   EXPECT_STREQ(luwu_version(), "0.1.0");
 }
 
+TEST_F(CApiMisuse, ArgumentsOfJobDeleteAreChecked) {
+  EXPECT_EQ(luwu_job_delete(nullptr, "job", 0, kTimeoutMs), LUWU_E_INVALID_ARGUMENT);
+  EXPECT_EQ(luwu_job_delete("", "job", 0, kTimeoutMs), LUWU_E_INVALID_ARGUMENT);
+  EXPECT_EQ(luwu_job_delete("127.0.0.1:1", nullptr, 0, kTimeoutMs), LUWU_E_INVALID_ARGUMENT);
+  EXPECT_EQ(luwu_job_delete("127.0.0.1:1", "job", 2, kTimeoutMs), LUWU_E_INVALID_ARGUMENT);
+  EXPECT_EQ(luwu_job_delete("127.0.0.1:1", "job", 0, kTimeoutMs), LUWU_E_NODE_LOST);
+  EXPECT_NE(std::string(luwu_last_error()).find("127.0.0.1:1"), std::string::npos);
+}
+
 TEST_F(CApiMisuse, LogSinkLevelIsChecked) {
   const luwu_log_sink sink = [](int32_t, const char*, void*) {};
   EXPECT_EQ(luwu_set_log_sink(sink, nullptr, -1), LUWU_E_INVALID_ARGUMENT);
@@ -205,6 +214,81 @@ TEST_F(CApiMisuse, OpenRefusesSpoiledJobs) {
       {"undo 2", [](Options& o) { o.job.keep_undo_state = 2; }, LUWU_E_INVALID_ARGUMENT,
        "keep_undo_state"},
       {"world 0", [](Options& o) { o.job.world_size = 0; }, LUWU_E_INVALID_ARGUMENT, ""},
+      {"accumulates", [](Options& o) { o.job.accumulates = 2; }, LUWU_E_INVALID_ARGUMENT,
+       "job.accumulates is 2"},
+  });
+}
+
+TEST_F(CApiMisuse, OpenRefusesSpoiledOptimizerAndUpdateOptions) {
+  const int32_t wrong = LUWU_E_INVALID_ARGUMENT;
+  ExpectRefused({
+      {"optimizer", [](Options& o) { o.job.optimizer = 6; }, wrong, "job.optimizer"},
+      {"mode", [](Options& o) { o.job.update_mode = 4; }, wrong, "job.update_mode"},
+      {"held float16", [](Options& o) { o.job.held_dtype = LUWU_FLOAT16; }, wrong, "held_dtype"},
+      {"held, immediate", [](Options& o) { o.job.held_dtype = LUWU_BFLOAT16; }, wrong,
+       "held_dtype bfloat16 without held sums"},
+      {"scope", [](Options& o) { o.job.clip_scope = 5; }, wrong, "job.clip_scope"},
+      {"clipping, immediate",
+       [](Options& o) {
+         o.job.clip_scope = LUWU_CLIP_GLOBAL;
+         o.job.update_mode = LUWU_UPDATE_IMMEDIATE;
+       },
+       wrong, "clip_scope global needs"},
+      {"precision", [](Options& o) { o.job.state_precision = 4; }, wrong, "job.state_precision"},
+      {"masters", [](Options& o) { o.job.master_format = 3; }, wrong, "job.master_format"},
+      {"split fp32",
+       [](Options& o) {
+         o.job.master_format = LUWU_MASTER_SPLIT;
+         o.job.served_dtype = LUWU_FLOAT32;
+       },
+       wrong, "served_dtype bfloat16"},
+      {"amsgrad 2", [](Options& o) { o.job.amsgrad = 2; }, wrong, "job.amsgrad"},
+      {"amsgrad of sgd",
+       [](Options& o) {
+         o.job.amsgrad = 1;
+         o.job.optimizer = LUWU_SGD;
+       },
+       wrong, "amsgrad"},
+      {"amsgrad in 8 bits",
+       [](Options& o) {
+         o.job.amsgrad = 1;
+         o.job.state_precision = LUWU_STATE_BLOCKWISE8;
+       },
+       wrong, "maximum"},
+      {"initial", [](Options& o) { o.job.initial_accumulator = 1; }, wrong, "initial_accumulator"},
+      {"scale", [](Options& o) { o.job.loss_scale_initial = -1; }, wrong, "initial_scale"},
+      {"backoff",
+       [](Options& o) {
+         o.job.loss_scale_initial = 8;
+         o.job.loss_scale_backoff_factor = 2;
+       },
+       wrong, "backoff_factor"},
+      {"scaling, immediate",
+       [](Options& o) {
+         o.job.loss_scale_initial = 8;
+         o.job.update_mode = LUWU_UPDATE_IMMEDIATE;
+       },
+       wrong, "loss scaling"},
+      {"speculative without undo",
+       [](Options& o) {
+         o.job.update_mode = LUWU_UPDATE_SPECULATIVE;
+         o.job.keep_undo_state = 0;
+       },
+       wrong, "speculative"},
+  });
+}
+
+TEST_F(CApiMisuse, DeferredUpdatesComeWithClippingAndScalingOfThemselves) {
+  ExpectRefused({
+      // Valid, so that only the missing daemon is left to complain about.
+      {"clipping", [](Options& o) { o.job.clip_scope = LUWU_CLIP_LAYER; }, LUWU_E_NODE_LOST, ""},
+      {"scaling", [](Options& o) { o.job.loss_scale_initial = 8; }, LUWU_E_NODE_LOST, ""},
+      {"no undo state",
+       [](Options& o) {
+         o.job.clip_scope = LUWU_CLIP_GROUP;
+         o.job.keep_undo_state = 0;
+       },
+       LUWU_E_NODE_LOST, ""},
   });
 }
 

@@ -2,10 +2,10 @@
 #include <nlohmann/json.hpp>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <thread>
 
-#include "tests/fakes/allocation_counter.h"
 #include "tests/unit/client/system_world.h"
 
 namespace luwu::testing {
@@ -46,6 +46,25 @@ class Calls : public ::testing::TestWithParam<luwu_transport> {
   const cxx::JobSpec job_ = SmallJob(1);
   DaemonCluster cluster_{LUWU_LUWUD, {.nodes = 2}};
 };
+
+// Bug: "fenced", with a list of what may have happened. luwu.h promises the stale epoch.
+TEST_P(Calls, AForcedDeletionEndsEveryCallWithStaleEpochNamingIt) {
+  std::vector<float> values(677);
+  const luwu_segment segment = cxx::segment(values.data(), 677);
+  const luwu_hyper group = cxx::adamw(1e-2);
+  const std::vector<std::function<int32_t(luwu_session)>> calls = {
+      [&](luwu_session s) { return luwu_begin_step(s, 0, &group, 1, 20'000); },
+      [&](luwu_session s) { return luwu_read(s, 3, LUWU_MASTER, 0, values.data(), 677, 20'000); },
+      [&](luwu_session s) { return luwu_fetch(s, 3, 1, &segment, 1, 20'000); },
+  };
+  for (const auto& first : calls) {  // whichever call hears of it first
+    cxx::Session session = OpenLoaded();
+    cxx::check(luwu_job_delete(cluster_.endpoints().c_str(), job_.name.c_str(), 1, 20'000));
+    ExpectError(first(session.handle()), LUWU_E_STALE_EPOCH, {"small"});
+    for (const auto& call : calls) ExpectError(call(session.handle()), LUWU_E_STALE_EPOCH, {});
+    EXPECT_EQ(luwu_push(session.handle(), 3, &segment, 1, 0, 20'000), LUWU_E_STALE_EPOCH);
+  }
+}
 
 TEST_P(Calls, FetchFillsAnySubsetOfALayerAndNothingElse) {
   for (const uint32_t verify : {0u, 1u, 2u}) {
@@ -398,29 +417,42 @@ TEST_P(Calls, StatusIsJsonOfAllNodes) {
   ExpectError(luwu_status_json(session.handle(), nullptr, 10, 5000), LUWU_E_INVALID_ARGUMENT, {});
 }
 
-// The aim for a training loop: after the first rounds, shm fetches and pushes allocate nothing.
-TEST(WarmCalls, DoNotAllocateOverSharedMemory) {
-  DaemonCluster cluster(LUWU_LUWUD, {.nodes = 2});
-  const cxx::JobSpec job = SmallJob(1);
-  cxx::Session session(
-      {.endpoints = cluster.endpoints(), .job = job, .transport = LUWU_TRANSPORT_SHM});
-  LoadAll(session, job);
-  std::vector<float> values(677);
-  const luwu_segment segment = cxx::segment(values.data(), 677);
-  std::vector<uint64_t> allocations;
-  for (uint64_t step = 0; step < 6; ++step) {
-    session.begin_step(step, {cxx::adamw(1e-2)});
-    StartCountingAllocations();
-    const int32_t fetched = luwu_fetch(session.handle(), 3, step, &segment, 1, 10'000);
-    const int32_t pushed = luwu_push(session.handle(), 3, &segment, 1, LUWU_PUSH_CLOSE, 10'000);
-    allocations.push_back(StopCountingAllocations());
-    cxx::check(fetched);
-    cxx::check(pushed);
-    for (const uint32_t layer : {0u, 1u, 2u, 4u}) session.close_layer(layer);
-    session.commit(step);
+// What rank 0 has read from all daemons, as they see it.
+uint64_t BytesServed(cxx::Session& session) {
+  std::string text(1 << 20, '\0');
+  cxx::check(luwu_status_json(session.handle(), text.data(), text.size(), 5000));
+  const nlohmann::json status = nlohmann::json::parse(text.c_str());
+  uint64_t bytes = 0;
+  for (const nlohmann::json& node : status.at("nodes")) {
+    const nlohmann::json& worker = node.at("status").at("jobs").at(0).at("workers").at(0);
+    bytes += worker.at("fetched_bytes").get<uint64_t>();
   }
-  EXPECT_GT(allocations.front(), 0u);  // the counter does see the library's
-  EXPECT_EQ(allocations.back(), 0u);
+  return bytes;
+}
+
+TEST_P(Calls, APartOfAShardIsReadWithoutTheRest) {
+  constexpr uint64_t kHeaderBytes = 64;
+  constexpr uint64_t kShard = 64;
+  const bool seen = GetParam() == LUWU_TRANSPORT_TCP;
+  for (const bool always : {false, true}) {
+    cxx::Session session({.endpoints = cluster_.endpoints(),
+                          .job = job_,
+                          .restart_count = always ? 1u : 0u,
+                          .transport = GetParam(),
+                          .verify_served_crc = always ? 1u : 0u});
+    if (!always) LoadAll(session, job_);
+    const auto served_for = [&](uint64_t offset, uint64_t count) {
+      const uint64_t before = BytesServed(session);
+      std::vector<float> out(count);
+      session.fetch(3, 0, {cxx::segment(out.data(), count, offset)});
+      return BytesServed(session) - before;
+    };
+    const uint64_t whole = seen ? kShard * 4 + kHeaderBytes : 0;
+    const uint64_t part = seen ? 3 * 4 + kHeaderBytes : 0;
+    EXPECT_EQ(served_for(0, 64), whole);
+    EXPECT_EQ(served_for(70, 3), always ? whole : part);
+    EXPECT_EQ(served_for(61, 6), always ? 2 * whole : 2 * part) << "of two shards";
+  }
 }
 
 TEST_P(Calls, LogLinesGoToTheSinkOnly) {

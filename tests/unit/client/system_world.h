@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "client/include/luwu/error.hpp"
 #include "client/include/luwu/luwu.h"
 #include "client/include/luwu/luwu.hpp"
 #include "client/include/luwu/schema.hpp"

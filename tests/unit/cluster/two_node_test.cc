@@ -1,5 +1,7 @@
 // Two nodes of one job and the coordinator between them, without RPC.
+#include <cmath>
 #include <limits>
+#include <map>
 
 #include <gtest/gtest.h>
 
@@ -20,7 +22,7 @@ class TwoNodes : public testing::Test {
   TwoNodes() : budget_(uint64_t{1} << 30), pool_(2), gradient_(200, 0.5f) {
     JobSpec spec = fakes::SmallSpec(1, {fakes::Layer("a", 200), fakes::Layer("b", 64)});
     coordinator_ = std::make_shared<CommitCoordinator>(
-        CoordinatorOptions{spec.name, kEpoch, fakes::NodeList(2), spec.on_non_finite});
+        CoordinatorOptionsFor(spec, kEpoch, fakes::NodeList(2)));
     for (uint32_t node = 0; node < 2; ++node) {
       JobOptions options;
       options.spec = spec;
@@ -63,7 +65,7 @@ class TwoNodes : public testing::Test {
     std::vector<float> values;
     for (uint32_t layer = 0; layer < 2; ++layer) {
       EXPECT_TRUE(jobs_[node]
-                      ->Read(layer, Quantity::kMaster, DeadlineAfter(30000),
+                      ->Read({layer, Quantity::kMaster}, DeadlineAfter(30000),
                              [&](const Job::Piece& piece) {
                                values.insert(values.end(), piece.values.begin(),
                                              piece.values.end());
@@ -157,6 +159,77 @@ TEST_F(TwoNodes, TheCoordinatorsEndIsReportedAgainAndDoesNotEndTheStep) {
   jobs_[0]->Tick();
   const auto result = wait.Wait();
   EXPECT_EQ(CodeOf(result.status()), ErrorCode::kDeadline);
+}
+
+// The same gradients over one node, two and three: the norm is that of all of them, and the masters
+// are the same to the last bit.
+TEST(ManyNodes, ClippingIsTheSameOverAnyNumberOfNodes) {
+  fakes::FakeClock clock;
+  MemoryBudget budget(uint64_t{1} << 30);
+  UpdatePool pool(2);
+  const std::vector<LayerSpec> layers = {fakes::Layer("a", 500), fakes::Layer("b", 333)};
+  for (const ClipScope scope : {ClipScope::kGlobal, ClipScope::kGroup, ClipScope::kLayer}) {
+    std::map<std::pair<uint32_t, uint64_t>, float> masters[3];
+    double norms[3] = {};
+    for (uint32_t nodes = 1; nodes <= 3; ++nodes) {
+      SessionTable table;
+      JobSpec spec = fakes::SmallSpec(1, layers);
+      spec.update_mode = UpdateMode::kDeferred;
+      spec.clip_scope = scope;
+      const auto coordinator = std::make_shared<CommitCoordinator>(
+          CoordinatorOptionsFor(spec, kEpoch, fakes::NodeList(nodes)));
+      std::vector<std::shared_ptr<Job>> jobs;
+      std::vector<std::unique_ptr<FakeWorker>> workers;
+      HyperParameters hyper = AdamHyper();
+      hyper.max_norm = 0.1;
+      for (uint32_t node = 0; node < nodes; ++node) {
+        JobOptions options;
+        options.spec = spec;
+        options.nodes = fakes::NodeList(nodes);
+        options.self = node;
+        options.epoch = kEpoch;
+        jobs.push_back(*Job::Create(std::move(options), {&budget, &pool, &table, &clock},
+                                    MakeLeadReporter(coordinator, kEpoch, node)));
+        ASSERT_TRUE(jobs[node]->FinishLoad(true).ok());
+        workers.push_back(std::make_unique<FakeWorker>(jobs[node], &table,
+                                                       WorkerIdentity{0, 0, "host", 1}, true));
+        ASSERT_TRUE(workers[node]->Begin(0, {hyper}).ok());
+        for (const LocalShard& shard : jobs[node]->shard_map().shards()) {
+          std::vector<float> gradient(layers[shard.layer].elements);
+          for (uint64_t i = 0; i < gradient.size(); ++i) {
+            gradient[i] = std::ldexp(1.0f + float(i % 97) / 97, int(i % 41) - 30);
+          }
+          workers[node]->Send({0, shard.layer, shard.shard, 0, true, false, &gradient});
+        }
+      }
+      for (uint32_t node = 0; node < nodes; ++node) {
+        CommitWait wait;
+        jobs[node]->AwaitCommit(workers[node]->session_ptr(), 0, TimePoint::max(), wait.Callback());
+        const auto result = wait.Wait();
+        ASSERT_TRUE(result.ok()) << ToString(result.status());
+        norms[nodes - 1] = result->grad_norm;
+        for (uint32_t layer = 0; layer < 2; ++layer) {
+          ASSERT_TRUE(
+              jobs[node]
+                  ->Read({layer, Quantity::kMaster}, DeadlineAfter(30000),
+                         [&](const Job::Piece& piece) {
+                           for (uint64_t i = 0; i < piece.values.size(); ++i) {
+                             masters[nodes - 1][{layer, piece.shard * 64 + i}] = piece.values[i];
+                           }
+                           return OkStatus();
+                         })
+                  .ok());
+        }
+      }
+      workers.clear();
+      for (const auto& job : jobs) job->Shutdown(Error(ErrorCode::kCancelled, "the test ends"));
+    }
+    EXPECT_EQ(masters[0].size(), 833u);
+    EXPECT_EQ(norms[0], norms[1]);
+    EXPECT_EQ(norms[0], norms[2]);
+    EXPECT_EQ(masters[0], masters[1]);
+    EXPECT_EQ(masters[0], masters[2]);
+  }
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ lease = "15s"
 plain_lease = 250
 journald = true
 level = "info"
+uids = [1000, 7]
 
 [memory]
 pinned = false
@@ -49,6 +50,7 @@ weight = 3
   EXPECT_EQ(root.GetDurationMs("lease", {}), 15000u);
   EXPECT_EQ(root.GetDurationMs("plain_lease", {}), 250u);
   EXPECT_TRUE(root.GetBool("journald"));
+  EXPECT_EQ(root.GetU64List("uids", {7, 1000}), (std::vector<uint64_t>{1000, 7}));
   EXPECT_EQ(root.GetChoice("level", {"debug", "info"}), "info");
   EXPECT_TRUE(root.Has("memory"));
   EXPECT_FALSE(root.Table("memory").GetBool("pinned", true));
@@ -101,6 +103,7 @@ TEST(ConfigReaderTest, RefusesWrongTypes) {
   const auto duration = [](ConfigReader& r) { r.GetDurationMs("x", {}); };
   const auto text = [](ConfigReader& r) { EXPECT_EQ(r.GetString("x"), ""); };
   const auto flag = [](ConfigReader& r) { EXPECT_FALSE(r.GetBool("x")); };
+  const auto list = [](ConfigReader& r) { EXPECT_TRUE(r.GetU64List("x", {3, 9}).empty()); };
   const auto table = [](ConfigReader& r) { r.Table("x"); };
   const auto tables = [](ConfigReader& r) { EXPECT_TRUE(r.Tables("x").empty()); };
   ExpectErrors({
@@ -115,6 +118,9 @@ TEST(ConfigReaderTest, RefusesWrongTypes) {
       {"x = 5", "t.toml:1: key 'x': is an integer; write a string", text},
       {"x = \"true\"", "t.toml:1: key 'x': is a string; write true or false", flag},
       {"x = 1", "t.toml:1: key 'x': is an integer; write true or false", flag},
+      {"x = 4", "t.toml:1: key 'x': is an integer; write integers in brackets", list},
+      {"x = [\"4\"]", "t.toml:1: key 'x': is a string; write integers only", list},
+      {"x = [10]", "t.toml:1: key 'x': has 10; choose 3 to 9", list},
       {"x = 1", "t.toml:1: key 'x': is an integer; write a table, [x]", table},
       {"[[x]]", "t.toml:1: key 'x': is an array of tables; write a table", table},
       {"[x]", "t.toml:1: key 'x': is a table; write tables, each under [[x]]", tables},

@@ -17,6 +17,7 @@ uint64_t Verdict(const Setting& setting, const std::vector<GradientBuffer>& grad
                  uint64_t count, float scale = 1) {
   Random random(count);
   State in(count, random);
+  if (setting.optimizer.kind == OptimizerKind::kAdagrad) in.MakeSecondPositive();
   State out = in;
   const State before = in;
   std::vector<float> served(count);
@@ -29,7 +30,7 @@ uint64_t Verdict(const Setting& setting, const std::vector<GradientBuffer>& grad
   range.out = out.pointers();
   range.served = std::as_writable_bytes(std::span(served)).data();
   range.served_dtype = DType::kBFloat16;
-  const uint64_t verdict = ApplyUpdate(setting.optimizer, setting.hyper, 1, range);
+  const uint64_t verdict = ApplyUpdate(setting.optimizer, setting.hyper, 1, range).non_finite;
   for (uint32_t k = 0; k < kStateArraysMax; ++k) EXPECT_EQ(in.arrays[k], before.arrays[k]);
   return verdict;
 }

@@ -1,19 +1,17 @@
 // What the optimizer tests share: random data, buffers of every gradient dtype, a plain scalar
-// implementation in fp32 as the oracle for bits, and a walk over all compiled SIMD targets.
+// implementation in fp32 as the oracle for bits.
 #pragma once
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <random>
 #include <string>
 #include <vector>
 
-#include <hwy/highway.h>
-
 #include "server/optim/optimizer.h"
+#include "tests/unit/optim/targets.h"
 
 namespace luwu::optim::testing {
 
@@ -95,6 +93,12 @@ struct Setting {
   HyperParameters hyper;
 };
 
+inline HyperParameters AdagradDecay(HyperParameters values) {
+  values.lr_decay = 0.01;
+  values.eps = 1e-10;
+  return values;
+}
+
 inline std::vector<Setting> AllSettings() {
   const OptimizerSpec adamw{OptimizerKind::kAdamW, false};
   const OptimizerSpec sgd{OptimizerKind::kSgd, false};
@@ -125,7 +129,13 @@ inline std::vector<Setting> AllSettings() {
           {"sgd_momentum", sgd_momentum, momentum},
           {"sgd_dampened", sgd_momentum, dampened},
           {"sgd_nesterov", sgd_momentum, nesterov},
-          {"sgd_momentum_zero_this_step", sgd_momentum, decay}};
+          {"sgd_momentum_zero_this_step", sgd_momentum, decay},
+          {"adam_l2", {.kind = OptimizerKind::kAdam}, adam},
+          {"adamw_amsgrad", {.kind = OptimizerKind::kAdamW, .amsgrad = true}, adam},
+          {"adam_l2_amsgrad", {.kind = OptimizerKind::kAdam, .amsgrad = true}, adam},
+          {"lion", {.kind = OptimizerKind::kLion}, adam},
+          {"adagrad", {.kind = OptimizerKind::kAdagrad}, decay},
+          {"adagrad_lr_decay", {.kind = OptimizerKind::kAdagrad}, AdagradDecay(adam)}};
 }
 
 struct State {
@@ -137,36 +147,79 @@ struct State {
     for (uint64_t i = 0; i < count; ++i) {
       arrays[0][i] = random.Weight();
       arrays[1][i] = random.Gradient();
-      arrays[2][i] = std::abs(random.Gradient());
+      for (uint32_t k = 2; k < kStateArraysMax; ++k) arrays[k][i] = std::abs(random.Gradient());
     }
   }
-  StatePointers pointers() { return {arrays[0].data(), arrays[1].data(), arrays[2].data()}; }
+  // The second array of Adagrad holds squares.
+  void MakeSecondPositive() {
+    for (float& value : arrays[1]) value = std::abs(value);
+  }
+  // Of the arrays from element `skew` on.
+  StateArrays pointers(uint64_t skew = 0) {
+    StateArrays pointers;
+    for (uint32_t k = 0; k < kStateArraysMax; ++k) {
+      pointers.data[k] = std::as_writable_bytes(std::span(arrays[k])).data() + 4 * skew;
+    }
+    return pointers;
+  }
 };
 
-// One element, one rounding per operation, written from the formulas in adamw.h and sgd.h.
-inline void ScalarUpdate(const Setting& s, uint64_t applied, float g, float* state) {
+// The update rules of adamw.h, sgd.h, lion.h and adagrad.h in the arithmetic of `Real`: float is
+// the oracle for bits (one rounding per operation), double the one for accuracy. Factors derived
+// from hyper-parameters are rounded to fp32 in both: they are the algorithm's input.
+template <typename Real>
+void ScalarAdam(const Setting& s, uint64_t applied, Real g, Real* state) {
   const HyperParameters& h = s.hyper;
-  float& p = state[0];
+  const double t = static_cast<double>(applied + 1);
+  const Real step_size = static_cast<float>(h.lr / (1 - std::pow(h.beta1, t)));
+  const Real bias2_root = static_cast<float>(std::sqrt(1 - std::pow(h.beta2, t)));
   if (s.optimizer.kind == OptimizerKind::kAdamW) {
-    const double t = static_cast<double>(applied + 1);
-    const float step_size = static_cast<float>(h.lr / (1 - std::pow(h.beta1, t)));
-    const float root = static_cast<float>(std::sqrt(1 - std::pow(h.beta2, t)));
-    p = p * static_cast<float>(1 - h.lr * h.weight_decay);
-    state[1] = state[1] * static_cast<float>(h.beta1) + static_cast<float>(1 - h.beta1) * g;
-    const float weighted = static_cast<float>(1 - h.beta2) * g;
-    state[2] = state[2] * static_cast<float>(h.beta2) + weighted * g;
-    const float denominator = std::sqrt(state[2]) / root + static_cast<float>(h.eps);
-    p = p + (-step_size * state[1]) / denominator;
-    return;
+    state[0] = state[0] * static_cast<float>(1 - h.lr * h.weight_decay);
+  } else if (h.weight_decay != 0) {
+    g = g + static_cast<float>(h.weight_decay) * state[0];
   }
-  if (h.weight_decay != 0) g = g + static_cast<float>(h.weight_decay) * p;
+  state[1] = state[1] * static_cast<float>(h.beta1) + static_cast<float>(1 - h.beta1) * g;
+  const Real weighted = static_cast<float>(1 - h.beta2) * g;
+  state[2] = state[2] * static_cast<float>(h.beta2) + weighted * g;
+  if (s.optimizer.amsgrad) state[3] = std::max(state[3], state[2]);
+  const Real root = std::sqrt(s.optimizer.amsgrad ? state[3] : state[2]) / bias2_root;
+  state[0] = state[0] + (-step_size * state[1]) / (root + static_cast<float>(h.eps));
+}
+
+template <typename Real>
+void ScalarSgd(const Setting& s, uint64_t applied, Real g, Real* state) {
+  const HyperParameters& h = s.hyper;
+  if (h.weight_decay != 0) g = g + static_cast<float>(h.weight_decay) * state[0];
   if (s.optimizer.sgd_momentum && h.momentum != 0) {
-    const float momentum = static_cast<float>(h.momentum);
-    const float kept = state[1] * momentum;
+    const Real momentum = static_cast<float>(h.momentum);
+    const Real kept = state[1] * momentum;
     state[1] = applied == 0 ? g : kept + static_cast<float>(1 - h.dampening) * g;
     g = h.nesterov ? g + momentum * state[1] : state[1];
   }
-  p = p - static_cast<float>(h.lr) * g;
+  state[0] = state[0] - static_cast<float>(h.lr) * g;
+}
+
+template <typename Real>
+void ScalarUpdate(const Setting& s, uint64_t applied, Real g, Real* state) {
+  const HyperParameters& h = s.hyper;
+  if (s.optimizer.kind == OptimizerKind::kSgd) return ScalarSgd(s, applied, g, state);
+  if (s.optimizer.kind == OptimizerKind::kLion) {
+    const Real mixed = static_cast<float>(h.beta1) * state[1] + static_cast<float>(1 - h.beta1) * g;
+    const Real sign = mixed > 0 ? 1 : mixed < 0 ? -1 : 0;
+    const Real step = sign + static_cast<float>(h.weight_decay) * state[0];
+    state[0] = state[0] - static_cast<float>(h.lr) * step;
+    state[1] = static_cast<float>(h.beta2) * state[1] + static_cast<float>(1 - h.beta2) * g;
+    return;
+  }
+  if (s.optimizer.kind == OptimizerKind::kAdagrad) {
+    if (h.weight_decay != 0) g = g + static_cast<float>(h.weight_decay) * state[0];
+    state[1] = state[1] + g * g;
+    const Real step_size =
+        static_cast<float>(h.lr / (1 + static_cast<double>(applied) * h.lr_decay));
+    state[0] = state[0] + (-step_size * g) / (std::sqrt(state[1]) + static_cast<float>(h.eps));
+    return;
+  }
+  ScalarAdam(s, applied, g, state);
 }
 
 inline float ScalarSum(const std::vector<GradientBuffer>& gradients, uint64_t i, float scale) {
@@ -185,15 +238,6 @@ inline std::vector<GradientSource> SourcesOf(const std::vector<GradientBuffer>& 
   sources.reserve(gradients.size());
   for (const GradientBuffer& gradient : gradients) sources.push_back(gradient.source());
   return sources;
-}
-
-// Runs `body` once per SIMD target that was compiled and that this CPU has.
-inline void ForEachTarget(const std::function<void(const std::string&)>& body) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
-    body(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(0);
-  }
 }
 
 inline constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};

@@ -1,6 +1,7 @@
 // A spec survives the way over the wire field by field, and unknown enum values are refused.
 #include "common/rpc/job_spec_proto.h"
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 
@@ -26,7 +27,13 @@ JobSpec FullSpec() {
            {{.name = "head.weight", .shape = {7}, .offset = 64, .group = 0, .trainable = true}}},
   };
   spec.groups = 3;
-  spec.optimizer = {.kind = OptimizerKind::kSgd, .sgd_momentum = true};
+  spec.optimizer = {.kind = OptimizerKind::kSgd,
+                    .sgd_momentum = true,
+                    .amsgrad = true,
+                    .state_precision = StatePrecision::kBlockwise8,
+                    .master_format = MasterFormat::kSplit,
+                    .rounding_seed = ~uint64_t{0},
+                    .initial_accumulator = 0.1};
   spec.served_dtype = DType::kFloat16;
   spec.gradient_dtype = DType::kFloat32;
   spec.reduction = Reduction::kSum;
@@ -35,6 +42,11 @@ JobSpec FullSpec() {
   spec.shard_elements = 4096;
   spec.slots_per_worker = 5;
   spec.overflow_bytes = 12345;
+  spec.accumulates = true;
+  spec.update_mode = UpdateMode::kSpeculative;
+  spec.held_dtype = DType::kBFloat16;
+  spec.clip_scope = ClipScope::kLayer;
+  spec.loss_scaling = {65536, 1.5, 0.75, 17};
   return spec;
 }
 
@@ -61,11 +73,14 @@ TEST(JobSpecProto, EveryKnownEnumValueArrives) {
     EXPECT_EQ(OverTheWire(spec)->served_dtype, dtype);
     EXPECT_EQ(OverTheWire(spec)->gradient_dtype, dtype);
   }
-  for (const OptimizerKind kind :
-       {OptimizerKind::kUnspecified, OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
+  for (uint8_t value = 0; value <= 5; ++value) {
     JobSpec spec = FullSpec();
-    spec.optimizer.kind = kind;
-    EXPECT_EQ(OverTheWire(spec)->optimizer.kind, kind);
+    spec.optimizer.kind = OptimizerKind(value);
+    spec.optimizer.state_precision = StatePrecision(std::min<uint8_t>(value, 3));
+    spec.optimizer.master_format = MasterFormat(std::min<uint8_t>(value, 2));
+    spec.update_mode = UpdateMode(std::min<uint8_t>(value, 3));
+    spec.clip_scope = ClipScope(std::min<uint8_t>(value, 4));
+    EXPECT_EQ(*OverTheWire(spec), spec);
   }
   for (const Reduction reduction : {Reduction::kUnspecified, Reduction::kSum, Reduction::kMean}) {
     JobSpec spec = FullSpec();
@@ -99,6 +114,22 @@ TEST(JobSpecProto, UnknownEnumValuesAreRefusedByFieldAndNumber) {
       {"on_non_finite",
        [](v1::JobSpec* s) { s->set_on_non_finite(static_cast<v1::NonFinitePolicy>(77)); },
        ErrorCode::kInvalidArgument},
+      {"held_dtype", [](v1::JobSpec* s) { s->set_held_dtype(static_cast<v1::DType>(77)); },
+       ErrorCode::kUnsupported},
+      {"optimizer.state_precision",
+       [](v1::JobSpec* s) {
+         s->mutable_optimizer()->set_state_precision(static_cast<v1::StatePrecision>(77));
+       },
+       ErrorCode::kInvalidArgument},
+      {"optimizer.master_format",
+       [](v1::JobSpec* s) {
+         s->mutable_optimizer()->set_master_format(static_cast<v1::MasterFormat>(77));
+       },
+       ErrorCode::kInvalidArgument},
+      {"update_mode", [](v1::JobSpec* s) { s->set_update_mode(static_cast<v1::UpdateMode>(77)); },
+       ErrorCode::kInvalidArgument},
+      {"clip_scope", [](v1::JobSpec* s) { s->set_clip_scope(static_cast<v1::ClipScope>(77)); },
+       ErrorCode::kInvalidArgument},
       // A value that would be a valid one if it were cut to the C++ enum's 8 bits.
       {"reduction", [](v1::JobSpec* s) { s->set_reduction(static_cast<v1::Reduction>(258)); },
        ErrorCode::kInvalidArgument},
@@ -123,7 +154,9 @@ TEST(HyperParametersProto, EveryFieldArrivesExactly) {
                                   .eps = std::numeric_limits<double>::denorm_min(),
                                   .momentum = 0.25,
                                   .dampening = -0.0,
-                                  .nesterov = true};
+                                  .nesterov = true,
+                                  .lr_decay = 0.125,
+                                  .max_norm = 3};
   v1::HyperParameters parsed;
   ASSERT_TRUE(parsed.ParseFromString(ToProto(values).SerializeAsString()));
   EXPECT_EQ(FromProto(parsed), values);

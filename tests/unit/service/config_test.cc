@@ -31,11 +31,20 @@ std::string With(const std::string& what, const std::string& by) {
   return text.replace(at, what.size(), by);
 }
 
+TEST(Config, ControlAndDataAreNotOneAddress) {
+  const auto config = ParseConfig(With("10.0.0.1:7071", "10.0.0.1:7070"), "c.toml");
+  ASSERT_FALSE(config.ok());
+  EXPECT_NE(MessageOf(config.status()).find("are one address"), std::string::npos)
+      << ToString(config.status());
+}
+
 TEST(Config, TakesEveryKey) {
-  const std::string text = std::string(kGood) +
-                           "shm = \"/run/b.sock\"\n[optimizer]\nthreads = 3\n[session]\n"
-                           "heartbeat_ms = 100\nlease_ms = 400\n[log]\nlevel = \"debug\"\n"
-                           "journald = true\n";
+  const std::string text =
+      std::string(kGood) +
+      "shm = \"/run/b.sock\"\n[optimizer]\nthreads = 3\npin = true\n[session]\n"
+      "heartbeat_ms = 100\nlease_ms = 400\nshm_allowed_uids = [1000, 0]\n[log]\n"
+      "level = \"debug\"\n"
+      "journald = true\n";
   const StatusOr<DaemonConfig> config = ParseConfig(text, "c.toml");
   ASSERT_TRUE(config.ok()) << ToString(config.status());
   const DaemonConfig expected = {
@@ -52,8 +61,10 @@ TEST(Config, TakesEveryKey) {
       .self = 1,
       .memory_budget_bytes = 512 * kMiB,
       .optimizer_threads = 3,
+      .optimizer_pin = true,
       .heartbeat_ms = 100,
       .lease_ms = 400,
+      .shm_allowed_uids = {1000, 0},
       .log_level = LogLevel::kDebug,
       .journald = true,
   };
@@ -64,8 +75,10 @@ TEST(Config, OptionalKeysHaveTheirDefaults) {
   const StatusOr<DaemonConfig> config = ParseConfig(kGood, "c.toml");
   ASSERT_TRUE(config.ok()) << ToString(config.status());
   EXPECT_EQ(config->optimizer_threads, 0u);
+  EXPECT_FALSE(config->optimizer_pin);
   EXPECT_EQ(config->heartbeat_ms, 5000u);
   EXPECT_EQ(config->lease_ms, 15000u);
+  EXPECT_TRUE(config->shm_allowed_uids.empty());
   EXPECT_EQ(config->log_level, LogLevel::kInfo);
   EXPECT_FALSE(config->journald);
 }
@@ -98,6 +111,11 @@ TEST(Config, RefusesWithLineAndHint) {
       {"[memory]", "[session]\nlease_ms = 1\n[memory]", "c.toml:4:", "lease_ms"},
       {"[memory]", "[optimizer]\nthreads = 99999\n[memory]", "c.toml:4:", "1024"},
       {"[memory]", "[log]\nlevel = \"loud\"\n[memory]", "c.toml:4:", "warning"},
+      {"[memory]", "[session]\nshm_allowed_uids = [-1]\n[memory]", "c.toml:4:", "-1"},
+      {"[memory]", "[session]\nshm_allowed_uids = [4294967295]\n[memory]",
+       "c.toml:4:", "4294967294"},
+      {"[memory]", "[session]\nshm_allowed_uids = [\"me\"]\n[memory]", "c.toml:4:", "integers"},
+      {"[memory]", "[session]\nshm_allowed_uids = 1000\n[memory]", "c.toml:4:", "brackets"},
       // missing
       {"budget = \"512MiB\"\n", "", "c.toml", "budget"},
       {"name = \"b\"\n", "", "c.toml", "name"},
@@ -174,8 +192,10 @@ TEST(Config, WhatIsDumpedIsReadBackEqual) {
   config.nodes[1].data_address.clear();
   config.nodes[1].shm_path = "/tmp/b.sock";
   config.optimizer_threads = 7;
+  config.optimizer_pin = true;
   config.heartbeat_ms = 123;
   config.lease_ms = 456;
+  config.shm_allowed_uids = {1, 22, 333};
   config.log_level = LogLevel::kOff;
   config.journald = true;
   config.memory_budget_bytes = 123456789;

@@ -179,7 +179,8 @@ TEST_F(ControlServerTest, StatusShowsTheDaemonAndItsJobs) {
   EXPECT_EQ(job.state(), "training");
   EXPECT_EQ(job.world_size(), 2u);
   EXPECT_EQ(job.local_elements(), 110u);
-  EXPECT_EQ(job.state_bytes() + job.served_bytes() + job.inbox_bytes() + job.overflow_bytes(),
+  EXPECT_EQ(job.state_bytes() + job.served_bytes() + job.inbox_bytes() + job.overflow_bytes() +
+                job.held_bytes() + job.table_bytes(),
             status.memory_used_bytes());
   ASSERT_EQ(job.workers_size(), 1);
   EXPECT_EQ(job.workers(0).rank(), 1u);

@@ -108,7 +108,7 @@ TEST_F(JobServiceTest, AJobWithSessionsIsDeletedOnlyByForce) {
   EXPECT_ERROR(Delete("job", false), ErrorCode::kState, "1 open session");
   EXPECT_TRUE(Heartbeat(session).ok());
   ASSERT_TRUE(Delete("job", true).ok());
-  EXPECT_ERROR(Heartbeat(session), ErrorCode::kFenced, "");
+  EXPECT_ERROR(Heartbeat(session), ErrorCode::kStaleEpoch, "was deleted");
 }
 
 TEST_F(JobServiceTest, DeletionChecksNameAndEpoch) {

@@ -2,6 +2,7 @@
 #include "server/service/peer_reporter.h"
 
 #include <atomic>
+#include <cmath>
 #include <deque>
 #include <functional>
 #include <future>
@@ -18,6 +19,15 @@
 namespace luwu {
 namespace {
 
+// Of three clip units; the second has no gradient.
+std::vector<ExactSum> Squares() {
+  std::vector<ExactSum> squares(3);
+  squares[0].Add(0.25);
+  squares[2].Add(0x1p-298);
+  squares[2].Add(0x1p200);
+  return squares;
+}
+
 // Answers reports by script; the last answer of the script stays.
 class ScriptedLead final : public v1::PeerService::CallbackService {
  public:
@@ -27,6 +37,16 @@ class ScriptedLead final : public v1::PeerService::CallbackService {
     return [=](v1::ReportStepResponse* response) {
       response->set_outcome(outcome);
       response->set_culprit(culprit);
+      response->set_next_loss_scale(1);
+      return OkStatus();
+    };
+  }
+  static Answer DecideClipped(double grad_norm, std::vector<double> factors, float loss_scale) {
+    return [=](v1::ReportStepResponse* response) {
+      response->set_outcome(v1::OUTCOME_APPLIED);
+      response->set_grad_norm(grad_norm);
+      response->mutable_factors()->Add(factors.begin(), factors.end());
+      response->set_next_loss_scale(loss_scale);
       return OkStatus();
     };
   }
@@ -105,7 +125,7 @@ class PeerReporterTest : public testing::Test {
   static StatusOr<StepDecision> Await(StepReporter* reporter, uint64_t step,
                                       const std::string& non_finite = "") {
     std::promise<StatusOr<StepDecision>> done;
-    reporter->Report(step, non_finite,
+    reporter->Report(step, {.non_finite = non_finite, .norm_limits = {2.5}, .squares = Squares()},
                      [&](StatusOr<StepDecision> decision) { done.set_value(std::move(decision)); });
     return done.get_future().get();
   }
@@ -131,6 +151,36 @@ TEST_F(PeerReporterTest, BringsTheReportThereAndTheDecisionBack) {
   EXPECT_EQ(request.non_finite(), "layer 2 tensor w rank 1");
   EXPECT_EQ(request.nodes_fingerprint(), 1234u);
   EXPECT_GT(request.timeout_ms(), 0u);
+  ASSERT_EQ(request.norm_limits_size(), 1);
+  EXPECT_EQ(request.norm_limits(0), 2.5);
+  EXPECT_EQ(request.squares_size(), 0) << "of no use when something is not finite";
+}
+
+TEST_F(PeerReporterTest, BringsSumsThereAndNormsBack) {
+  lead_.Script({ScriptedLead::DecideClipped(3.5, {1, 0.5, 0.25}, 1024)});
+  const auto reporter = Reporter();
+  const auto decision = Await(reporter.get(), 9);
+  ASSERT_TRUE(decision.ok()) << ToString(decision.status());
+  EXPECT_EQ(decision->grad_norm, 3.5);
+  EXPECT_EQ(decision->factors, (std::vector<double>{1, 0.5, 0.25}));
+  EXPECT_EQ(decision->next_loss_scale, 1024);
+  const v1::ReportStepRequest request = lead_.requests()[0];
+  ASSERT_EQ(request.squares_size(), 2);
+  EXPECT_EQ(request.squares(0).unit(), 0u);
+  EXPECT_EQ(request.squares(1).unit(), 2u);
+  EXPECT_EQ(*ExactSum::Parse(request.squares(1).sum()), Squares()[2]);
+}
+
+TEST_F(PeerReporterTest, ADecisionThatMakesNoSenseIsAnError) {
+  const double nan = std::nan("");
+  for (const auto& answer :
+       {ScriptedLead::DecideClipped(1, {1.5}, 1), ScriptedLead::DecideClipped(1, {-0.5}, 1),
+        ScriptedLead::DecideClipped(1, {nan}, 1), ScriptedLead::DecideClipped(1, {}, 0),
+        ScriptedLead::DecideClipped(1, {}, -2), ScriptedLead::DecideClipped(1, {}, float(nan))}) {
+    lead_.Script({answer});
+    const auto reporter = Reporter();
+    EXPECT_EQ(CodeOf(Await(reporter.get(), 0).status()), ErrorCode::kInternal);
+  }
 }
 
 TEST_F(PeerReporterTest, AsksAgainWhileTheLeadWaitsForOthers) {
@@ -159,7 +209,7 @@ TEST_F(PeerReporterTest, ALeadThatCameBackIsFound) {
   lead_.Script({ScriptedLead::Decide(v1::OUTCOME_APPLIED)});
   const auto reporter = Reporter();
   std::promise<StatusOr<StepDecision>> done;
-  reporter->Report(0, "", [&](StatusOr<StepDecision> d) { done.set_value(std::move(d)); });
+  reporter->Report(0, {}, [&](StatusOr<StepDecision> d) { done.set_value(std::move(d)); });
   StartLead(port_);
   const auto decision = done.get_future().get();
   EXPECT_TRUE(decision.ok()) << ToString(decision.status());
@@ -204,7 +254,7 @@ TEST_F(PeerReporterTest, TheEndOfTheJobEndsTheReport) {
   server_->Shutdown();
   auto reporter = Reporter(600'000);
   std::promise<StatusOr<StepDecision>> done;
-  reporter->Report(0, "", [&](StatusOr<StepDecision> d) { done.set_value(std::move(d)); });
+  reporter->Report(0, {}, [&](StatusOr<StepDecision> d) { done.set_value(std::move(d)); });
   reporter.reset();
   const auto decision = done.get_future().get();
   EXPECT_EQ(CodeOf(decision.status()), ErrorCode::kCancelled);
@@ -216,7 +266,7 @@ TEST_F(PeerReporterTest, TheDestructorFindsAReportInAnyState) {
     const size_t awaited = lead_.requests().size() + 1;
     std::atomic<int> calls{0};
     auto reporter = Reporter();
-    reporter->Report(i, "", [&](const StatusOr<StepDecision>&) { ++calls; });
+    reporter->Report(i, {}, [&](const StatusOr<StepDecision>&) { ++calls; });
     if (i % 2 == 0) {
       EXPECT_TRUE(lead_.AwaitRequests(awaited));
     }

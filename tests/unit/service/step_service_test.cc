@@ -183,6 +183,8 @@ TEST_F(StepServiceTest, RefusesBadHyperParameters) {
       with(&v1::HyperParameters::set_beta2, nan),
       with(&v1::HyperParameters::set_eps, -1.0),
       with(&v1::HyperParameters::set_eps, infinity),
+      with(&v1::HyperParameters::set_max_norm, -1.0),
+      with(&v1::HyperParameters::set_max_norm, 1.0),  // the job clips nothing
   };
   for (const v1::HyperParameters& group : bad) {
     SCOPED_TRACE(group.ShortDebugString());
@@ -193,6 +195,42 @@ TEST_F(StepServiceTest, RefusesBadHyperParameters) {
   EXPECT_ERROR(Begin(session, 0, std::vector<v1::HyperParameters>(3, AdamWGroup())),
                ErrorCode::kInvalidArgument, "2");
   EXPECT_TRUE(Begin(session, 0).ok());
+}
+
+TEST_F(StepServiceTest, LossScaleAndNormTravel) {
+  JobSpec spec = FrozenSpec();
+  spec.update_mode = UpdateMode::kDeferred;
+  spec.clip_scope = ClipScope::kGlobal;
+  spec.loss_scaling = {1024, 2, 0.5, 1};
+  const uint64_t session = OpenLoaded(spec);
+  v1::BeginStepRequest request;
+  request.set_session_id(session);
+  for (int i = 0; i < 2; ++i) {
+    *request.add_groups() = AdamWGroup();
+    request.mutable_groups(i)->set_max_norm(1.5);
+  }
+  for (uint64_t step = 0; step < 2; ++step) {
+    request.set_step(step);
+    const auto begun = Call(steps_, &v1::StepService::Stub::Begin, request);
+    ASSERT_TRUE(begun.ok()) << ToString(begun.status());
+    EXPECT_EQ(begun->loss_scale(), step == 0 ? 1024 : 2048);
+    const auto answer = Commit(session, step, 20'000);
+    ASSERT_TRUE(answer.ok()) << ToString(answer.status());
+    EXPECT_EQ(answer->grad_norm(), 0);
+    EXPECT_EQ(answer->loss_scale(), step == 0 ? 2048 : 4096);
+    EXPECT_EQ(answer->clip_factor(), 1);
+  }
+  const v1::JobStatus job = GetStatus().jobs(0);
+  EXPECT_EQ(job.update_mode(), "deferred");
+  EXPECT_EQ(job.loss_scale(), 4096);
+  EXPECT_EQ(job.grad_norm(), 0);
+  EXPECT_EQ(job.clipped_steps(), 0u);
+  EXPECT_EQ(job.held_bytes(), 0u) << "nothing is trainable";
+  EXPECT_GT(job.table_bytes(), 0u);
+  request.set_step(2);
+  request.mutable_groups(1)->set_max_norm(2);
+  EXPECT_ERROR(Call(steps_, &v1::StepService::Stub::Begin, request).status(),
+               ErrorCode::kInvalidArgument, "max_norm is 1.5 in group 0 and 2 in group 1");
 }
 
 TEST_F(StepServiceTest, UnknownSessionsAreFenced) {

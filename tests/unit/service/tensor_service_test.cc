@@ -2,6 +2,9 @@
 #include <functional>
 #include <map>
 
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
 #include "tests/unit/service/daemon_fixture.h"
 
 namespace luwu {
@@ -190,6 +193,48 @@ TEST_F(TensorServiceTest, AReaderThatGoesAwayLeavesTheDaemonWell) {
     EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   }
   EXPECT_TRUE(Read(ReadLayer("big", 0)).ok());
+}
+
+TEST_F(TensorServiceTest, ReadersThatStallHoldUpNobodyAndAreLimited) {
+  JobSpec big = SmallSpec("big");
+  big.layers[0].elements = 1'000'000;
+  big.layers[0].tensors[1].offset = 640'000;
+  const uint64_t session = MustOpen("big", MustCreate(big), 0);
+  ASSERT_TRUE(FinishLoad(session, true).ok());
+  struct Stalled {
+    std::unique_ptr<v1::TensorService::Stub> stub;
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::ReadResponse>> reader;
+  };
+  std::vector<std::unique_ptr<Stalled>> stalled;
+  const auto stall = [&] {
+    Stalled& one = *stalled.emplace_back(std::make_unique<Stalled>());
+    // A connection of its own, whose window does not grow: what is not read is not sent.
+    grpc::ChannelArguments args;
+    args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    one.stub = v1::TensorService::NewStub(grpc::CreateCustomChannel(
+        daemon_->config().node().control_address, grpc::InsecureChannelCredentials(), args));
+    one.reader = one.stub->Read(&one.context, ReadLayer("big", 0));
+    v1::ReadResponse piece;
+    EXPECT_TRUE(one.reader->Read(&piece));
+  };
+  while (stalled.size() < 8) stall();  // more than there are threads for reads
+  EXPECT_TRUE(Read(ReadLayer("big", 0)).ok());
+  while (stalled.size() < 16) stall();
+  EXPECT_ERROR(Read(ReadLayer("big", 1)).status(), ErrorCode::kUnavailable, "from your host");
+  for (const auto& one : stalled) {
+    one->context.TryCancel();
+    v1::ReadResponse piece;
+    while (one->reader->Read(&piece)) {
+    }
+    EXPECT_EQ(one->reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  // The daemon hears of it a moment later.
+  const TimePoint deadline = DeadlineAfter(30'000);
+  while (!Read(ReadLayer("big", 1)).ok() && MillisecondsUntil(deadline) > 0) {
+  }
+  EXPECT_TRUE(Read(ReadLayer("big", 1)).ok());
 }
 
 }  // namespace

@@ -52,6 +52,23 @@ TEST_P(Writer, ANewLinkCarriesEverything) {
   EXPECT_EQ(board_.rings(), 1u);
 }
 
+// The others are not written again: here something else stands in their place meanwhile.
+TEST_P(Writer, OneShardsWordIsWrittenByItself) {
+  const auto endpoint = Link();
+  writer_.SetPublished({1, 2, 3, 4, 5});
+  writer_.Flush();
+  const uint64_t marks[kShards] = {91, 92, 93, 94, 95};
+  board_.Write(BoardPublishedOffset(kSlots), std::as_bytes(std::span(marks)));
+  writer_.SetPublished(2, 30);
+  writer_.SetPublished(1, 20);
+  writer_.Flush();
+  const uint64_t expected[kShards] = {91, 20, 30, 94, 95};
+  for (uint32_t i = 0; i < kShards; ++i) EXPECT_EQ(board_.published(i), expected[i]) << i;
+  writer_.SetCurrentStep(1);
+  writer_.Flush();
+  for (uint32_t i = 0; i < kShards; ++i) EXPECT_EQ(board_.published(i), expected[i]) << i;
+}
+
 TEST_P(Writer, NothingChangedMeansNothingSent) {
   const auto endpoint = Link();
   writer_.Flush();

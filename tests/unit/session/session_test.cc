@@ -160,6 +160,32 @@ TEST_F(SessionTest, ANewLinkReplacesTheOldOneWhichIsReaped) {
   EXPECT_EQ(board_.released(0), 3u);
 }
 
+TEST_F(SessionTest, FetchedBytesAreThoseOfAllLinks) {
+  ASSERT_TRUE(session_->SetClientRegions({Board()}, 1).ok());
+  EXPECT_EQ(session_->fetched_bytes(), 0u);
+  auto first = Endpoint();
+  first->set_served_bytes(100);
+  table_.OnLink(77, std::move(first));
+  EXPECT_EQ(session_->fetched_bytes(), 100u);
+  auto second = Endpoint();
+  FakeEndpoint* raw = second.get();
+  table_.OnLink(77, std::move(second));
+  EXPECT_EQ(session_->fetched_bytes(), 100u);
+  raw->set_served_bytes(11);
+  EXPECT_EQ(session_->fetched_bytes(), 111u);
+  session_->ReapLinks();
+  session_->CloseLink();
+  EXPECT_EQ(session_->fetched_bytes(), 111u);
+}
+
+// Bug: after its job was deleted a worker heard "fenced" with a list of what may have happened.
+TEST_F(SessionTest, WhyASessionEndedIsToldAlsoAfterItWasErased) {
+  session_->EndFenced(Error(ErrorCode::kStaleEpoch, "job gpt was deleted"));
+  table_.Erase(77);
+  EXPECT_EQ(CodeOf(table_.Find(77).status()), ErrorCode::kStaleEpoch);
+  EXPECT_EQ(MessageOf(table_.Lookup(77).status()), "job gpt was deleted");
+}
+
 TEST_F(SessionTest, AnUnknownSessionIsFenced) {
   table_.Erase(77);
   table_.Erase(77);

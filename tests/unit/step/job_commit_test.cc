@@ -100,7 +100,7 @@ TEST_F(JobCommit, AWorkerWhoseLeaseExpiredIsLost) {
   Begin(*second, 0);
   CloseAll(*first_, 0);
   const auto wait = Commit(*first_, 0);
-  world_.clock().AdvanceMs(14500);
+  world_.Pass(14500);
   ASSERT_TRUE(first_->session().Renew().ok());
   second->Unlink(Error(ErrorCode::kUnavailable, "gone"));
   // A deadline far away, so that only the loss can answer.

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -78,6 +79,12 @@ class Play {
   std::vector<std::byte> Served(uint64_t version) {
     std::vector<std::byte> bytes;
     const ShardMap& map = world_.job().shard_map();
+    EXPECT_TRUE(workers_[0]->board().WaitFor([&] {
+      for (uint32_t i = 0; i < map.shard_count(); ++i) {
+        if (workers_[0]->board().published(i) <= version) return false;
+      }
+      return true;
+    }));
     for (uint32_t i = 0; i < map.shard_count(); ++i) {
       const ConstByteSpan payload = workers_[0]->weights().subspan(map.payload_offset(i, version),
                                                                    map.shards()[i].elements * 2);
@@ -151,6 +158,34 @@ TEST(JobNonFinite, WithoutUndoStateTheJobFailsAndSaysWhy) {
   EXPECT_EQ(result->outcome, Outcome::kFailed);
   ExpectWords(result->culprit, {"layer 0 'plain'", "element 99:", "rank 1"});
   EXPECT_EQ(CodeOf(play.worker(1).Begin(1, {AdamHyper()})), ErrorCode::kJobFailed);
+}
+
+// In place, what was updated before the failure stays updated, and is read as such: also when half
+// of a master is in a served copy that was never published.
+TEST(JobNonFinite, WithoutUndoStateALayerThatWasUpdatedIsReadUpdated) {
+  std::vector<float> masters[2];
+  for (const MasterFormat format : {MasterFormat::kFloat32, MasterFormat::kSplit}) {
+    JobSpec spec = fakes::SmallSpec(1, {fakes::Layer("a", 64), fakes::Layer("b", 64)});
+    spec.served_dtype = DType::kBFloat16;
+    spec.optimizer.master_format = format;
+    spec.keep_undo_state = false;
+    spec.on_non_finite = NonFinitePolicy::kFail;
+    JobWorld world(spec);
+    world.LoadAll([](uint32_t, uint64_t element) { return 1 + float(element) / 977; });
+    const auto worker = world.Join(0);
+    ASSERT_TRUE(worker->Begin(0, {AdamHyper()}).ok());
+    const std::vector<float> good(64, 1.0f);
+    const std::vector<float> bad(64, kNan);
+    worker->Send({0, 0, 0, 0, true, false, &good});
+    while (world.job().Snapshot().updates < 1) std::this_thread::yield();
+    worker->Send({0, 1, 0, 0, true, false, &bad});
+    CommitWait wait;
+    world.job().AwaitCommit(worker->session_ptr(), 0, TimePoint::max(), wait.Callback());
+    ASSERT_EQ(wait.Wait()->outcome, Outcome::kFailed);
+    masters[format == MasterFormat::kSplit] = *world.ReadLayer(0, Quantity::kMaster);
+  }
+  EXPECT_NE(masters[0][1], 1 + 1.0f / 977);
+  EXPECT_EQ(masters[0], masters[1]);
 }
 
 TEST(JobNonFinite, AnOverflowOfTheSumIsCalledThat) {

@@ -1,9 +1,12 @@
 // Random steps of a random job, played by fake workers in a random order of arrival: repeats,
-// accumulation, layers without a gradient, workers that are replaced in the middle of a step. After
-// each step the job must agree bit for bit with the brute-force model.
+// accumulation, layers without a gradient, gradients that are not finite, norms that are clipped,
+// workers that are replaced in the middle of a step. What is pushed depends on the seed alone; the
+// order of arrival on the order seed, too. After steps at random, and after the last, the job must
+// agree bit for bit with the brute-force model.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -14,17 +17,26 @@ namespace luwu {
 
 struct ScheduleOptions {
   uint32_t seed = 1;
+  uint32_t order_seed = 1;
   uint32_t steps = 3;
   bool restarts = true;
   // Messages of a rank in any order; else by layer, as training sends them, in an order that
-  // differs between ranks.
+  // differs between ranks, or not.
   bool shuffle = true;
-  bool one_push = false;  // one gradient for each shard, which closes it
+  bool same_order = false;
+  bool one_push = false;   // one gradient for each shard, which closes it
+  bool non_finite = true;  // at times, when the job can skip
+  // Sends only when nobody else can.
+  std::optional<uint32_t> straggler = {};
+  bool model = true;  // compare with it; else only what readers see is kept
+  std::function<void(uint64_t, StepDecision*)> change_decision = {};
 };
 
-// A job of a few tiny layers: gaps, frozen tensors, a frozen layer, groups, any optimizer and
-// dtype.
+// A job of a few tiny layers: gaps, frozen tensors, a frozen layer, groups, any dtype, update mode
+// and clip scope, AdamW or SGD with fp32 state and masters in any format.
 JobSpec RandomSpec(std::mt19937& random);
+// Any optimizer and state precision, too.
+void RandomizeState(std::mt19937& random, JobSpec* spec);
 
 class JobSchedule {
  public:
@@ -32,6 +44,10 @@ class JobSchedule {
 
   // Plays all steps; fails the test at the first difference.
   void Run();
+  // All arrays of all layers at the end, one after the other.
+  std::vector<float> State();
+  fakes::JobWorld& world() { return world_; }
+  uint64_t skipped() const { return skipped_; }
 
  private:
   struct Worker {
@@ -43,16 +59,26 @@ class JobSchedule {
 
   void PlanStep(uint64_t step);
   void PlanLayer(uint64_t step, uint32_t layer, uint32_t rank);
+  void SpoilOne();
   void PlayStep(uint64_t step);
+  bool SendSomething();
+  void RestartAtTheEnd(uint64_t step);
+  void Commit(uint64_t step);
+  void EndModelStep(uint64_t step);
   void Restart(uint64_t step, uint32_t rank);
+  void Begin(uint64_t step, Worker& worker);
   bool SendOne(uint32_t rank);
   void Refill(Worker& worker);
+  void AwaitVersion(uint64_t version);
   void Compare(uint64_t version);
   void CompareArrays(uint32_t layer);
   void CompareServed(uint32_t layer, uint64_t version);
+  std::vector<std::byte> Served(uint32_t layer, const LocalShard& shard);
+  uint32_t Plan(uint32_t below) { return static_cast<uint32_t>(plan_() % below); }
   uint32_t Draw(uint32_t below) { return static_cast<uint32_t>(random_() % below); }
 
   const ScheduleOptions options_;
+  std::mt19937 plan_;
   std::mt19937 random_;
   fakes::JobWorld world_;
   const JobSpec& spec_;
@@ -60,6 +86,11 @@ class JobSchedule {
   std::vector<HyperParameters> groups_;
   std::vector<Worker> workers_;
   std::vector<std::unique_ptr<std::vector<float>>> gradients_;  // of the step
+  std::vector<uint32_t> gradient_layers_;                       // of these
+  bool spoiled_ = false;                                        // the step is not finite
+  float loss_scale_ = 1;
+  uint64_t skipped_ = 0;
+  uint64_t idle_turns_ = 0;
 };
 
 }  // namespace luwu

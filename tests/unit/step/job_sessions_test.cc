@@ -57,22 +57,36 @@ TEST_F(JobSessions, AHolderWhoseLinkIsGoneCanBeReplaced) {
 
 TEST_F(JobSessions, AHolderWhoseLeaseHasExpiredCanBeReplaced) {
   const auto former = world_.Join(0, 5);
-  world_.clock().AdvanceMs(14000);
+  world_.Pass(14000);
   ASSERT_TRUE(former->session().Renew().ok());
-  world_.clock().AdvanceMs(14000);
+  world_.Pass(14000);
   EXPECT_EQ(CodeOf(world_.Join(0, 0)->open_status()), ErrorCode::kRankTaken);
-  world_.clock().AdvanceMs(1000);
+  world_.Pass(1000);
   EXPECT_TRUE(world_.Join(0, 0)->open_status().ok());
 }
 
 TEST_F(JobSessions, AnExpiredLeaseFencesTheWorker) {
   const auto worker = world_.Join(0);
-  world_.clock().AdvanceMs(15000);
+  world_.Pass(15000);
   world_.job().Tick();
   EXPECT_EQ(CodeOf(worker->session().Renew()), ErrorCode::kFenced);
   EXPECT_NE(MessageOf(worker->session().Check()).find("no heartbeat for 15000 ms"),
             std::string::npos);
   EXPECT_EQ(world_.job().open_sessions(), 0u);
+}
+
+// A stopped process, or a paused machine, hears no heartbeats.
+TEST_F(JobSessions, ADaemonThatWasPausedFencesNobodyForIt) {
+  const auto worker = world_.Join(0, 5);
+  world_.Pass(14000);
+  world_.clock().AdvanceMs(60000);
+  EXPECT_EQ(CodeOf(world_.Join(0, 0)->open_status()), ErrorCode::kRankTaken);
+  world_.job().Tick();
+  EXPECT_TRUE(worker->session().Check().ok());
+  world_.Pass(900);
+  EXPECT_TRUE(worker->session().Check().ok());
+  world_.Pass(200);
+  EXPECT_EQ(CodeOf(worker->session().Check()), ErrorCode::kFenced) << "what was left of its lease";
 }
 
 TEST_F(JobSessions, TheGradientsOfAFormerSelfDoNotCount) {

@@ -158,6 +158,27 @@ TEST_F(JobSlots, ALateDoorbellOfASlotThatWasGivenBackIsARepeat) {
   EXPECT_EQ(worker_->board().fault(), ErrorCode::kOk);
 }
 
+// The worker has begun to seal the next use of the slot when the doorbell of the former one rings.
+TEST_F(JobSlots, ALateDoorbellMeetsATrailerThatIsBeingReplaced) {
+  worker_->Send({0, 0, 0, 0, true, false, nullptr}, 2);
+  worker_->Write({0, 0, 1, 0, true, false, nullptr}, 2);
+  const ByteSpan place = worker_->SlotBytes(2).last(kSlotTrailerBytes);
+  SlotTrailer whole;
+  ASSERT_TRUE(LoadSlotTrailer(place, &whole));
+  SlotTrailer half = whole;
+  half.magic = kSlotTrailerBusy;
+  half.slot_sequence = 0;
+  worker_->WriteTrailer(half, 2);
+  worker_->Ring(2);
+  EXPECT_EQ(worker_->board().fault(), ErrorCode::kOk) << worker_->board().fault_text();
+  EXPECT_EQ(worker_->board().released(2), 1u);
+  worker_->MarkUsed(2);
+  StoreSlotTrailer(whole, place);
+  worker_->Ring(2);
+  EXPECT_EQ(worker_->board().released(2), 2u) << "its own doorbell counts";
+  EXPECT_EQ(world_.job().Snapshot().rejected_slots, 0u);
+}
+
 TEST_F(JobSlots, TheSameGradientInAnotherSlotCountsOnce) {
   worker_->Send(Gradient(), 0);
   worker_->Send(Gradient(), 1);

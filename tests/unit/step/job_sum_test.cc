@@ -1,6 +1,7 @@
 // The engine against the brute-force model, for many random schedules.
 #include <gtest/gtest.h>
 
+#include "tests/unit/step/job_model.h"
 #include "tests/unit/step/job_schedule.h"
 
 namespace luwu {
@@ -17,7 +18,7 @@ TEST(JobSum, AnyScheduleGivesTheBitsOfTheModel) {
     std::mt19937 random(seed);
     const JobSpec spec = RandomSpec(random);
     ASSERT_TRUE(ValidateJobSpec(spec).ok()) << ToString(ValidateJobSpec(spec));
-    JobSchedule schedule(spec, {.seed = seed});
+    JobSchedule schedule(spec, {.seed = seed, .order_seed = seed});
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     ASSERT_NO_FATAL_FAILURE(schedule.Run());
   }
@@ -31,7 +32,8 @@ TEST(JobSum, WorkersThatPushInOppositeOrdersThroughTwoSlotsDoNotDeadlock) {
     JobSpec spec = RandomSpec(random);
     spec.world_size = 2;
     spec.slots_per_worker = 2;
-    JobSchedule schedule(spec, {.seed = seed, .restarts = false, .shuffle = false});
+    JobSchedule schedule(spec,
+                         {.seed = seed, .order_seed = seed, .restarts = false, .shuffle = false});
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     ASSERT_NO_FATAL_FAILURE(schedule.Run());
   }
@@ -64,6 +66,81 @@ TEST(JobSum, WithoutOverflowMemoryOppositeOrdersEndInADeadlineThatNamesBoth) {
        {"rank 0 (host host0, pid 100) has 2 shards of 2 layers open ('c', 'd')",
         "rank 1 (host host1, pid 101) has 2 shards of 2 layers open ('a', 'b')"}) {
     EXPECT_NE(MessageOf(status).find(words), std::string::npos) << MessageOf(status);
+  }
+}
+
+// Two sweeps over twelve layers, of which the first one closes none, through four slots.
+JobSpec TwoSweeps(UpdateMode mode, DType held) {
+  std::vector<LayerSpec> layers;
+  for (uint32_t i = 0; i < 12; ++i) layers.push_back(fakes::Layer("l" + std::to_string(i), 64));
+  JobSpec spec = fakes::SmallSpec(1, std::move(layers));
+  spec.overflow_bytes = 0;
+  spec.update_mode = mode;
+  spec.held_dtype = held;
+  return spec;
+}
+
+TEST(JobSum, AJobThatAccumulatesNeedsNoOverflowMemoryForItsMicroSteps) {
+  const std::pair<UpdateMode, DType> cases[] = {{UpdateMode::kImmediate, DType::kFloat32},
+                                                {UpdateMode::kDeferred, DType::kFloat32},
+                                                {UpdateMode::kDeferred, DType::kBFloat16},
+                                                {UpdateMode::kSpeculative, DType::kBFloat16}};
+  for (const auto& [mode, held] : cases) {
+    SCOPED_TRACE(UpdateModeName(mode));
+    JobSpec spec = TwoSweeps(mode, held);
+    spec.accumulates = true;
+    fakes::JobWorld world(spec);
+    JobModel model(spec);
+    world.LoadAll([](uint32_t, uint64_t) { return 1.0f; });
+    const auto worker = world.Join(0);
+    std::vector<std::vector<float>> gradients;
+    for (int i = 0; i < 24; ++i) gradients.emplace_back(64, 0.25f * float(i + 1));
+    for (uint64_t step = 0; step < 2; ++step) {
+      ASSERT_TRUE(worker->Begin(step, {fakes::AdamHyper()}).ok());
+      for (uint32_t micro_step = 0; micro_step < 2; ++micro_step) {
+        for (uint32_t layer = 0; layer < 12; ++layer) {
+          const std::vector<float>* gradient = &gradients[12 * micro_step + layer];
+          worker->Send({step, layer, 0, micro_step, micro_step == 1, false, gradient});
+          model.Push(layer, 0, micro_step, 0, gradient);
+        }
+      }
+      fakes::CommitWait wait;
+      world.job().AwaitCommit(worker->session_ptr(), step, world.clock().AfterMs(60000),
+                              wait.Callback());
+      const StatusOr<CommitResult> result = wait.Wait();
+      ASSERT_TRUE(result.ok()) << ToString(result.status());
+      if (step == 0) {
+        for (uint32_t layer = 0; layer < 12; ++layer) {
+          std::fill(model.array(layer, 0).begin(), model.array(layer, 0).end(), 1.0f);
+        }
+      }
+      model.EndStep({fakes::AdamHyper()});
+    }
+    for (uint32_t layer = 0; layer < 12; ++layer) {
+      EXPECT_EQ(*world.ReadLayer(layer, Quantity::kMaster), model.array(layer, 0));
+    }
+  }
+}
+
+TEST(JobSum, AWorkerThatAccumulatesWithoutMemoryForItIsToldAtOnce) {
+  for (const bool held : {false, true}) {
+    JobSpec spec = TwoSweeps(held ? UpdateMode::kDeferred : UpdateMode::kImmediate,
+                             held ? DType::kBFloat16 : DType::kFloat32);
+    spec.overflow_bytes = 2 * 64 * sizeof(float);
+    fakes::JobWorld world(spec);
+    world.LoadAll([](uint32_t, uint64_t) { return 1.0f; });
+    const auto worker = world.Join(0);
+    ASSERT_TRUE(worker->Begin(0, {fakes::AdamHyper()}).ok());
+    const std::vector<float> gradient(64, 1.0f);
+    for (uint32_t layer = 0; layer < 6; ++layer) {  // four slots and two blocks
+      EXPECT_EQ(worker->board().fault(), ErrorCode::kOk) << worker->board().fault_text();
+      worker->Send({0, layer, 0, 0, false, false, &gradient});
+    }
+    EXPECT_TRUE(worker->board().WaitFor(
+        [&] { return worker->board().fault() == ErrorCode::kResourceExhausted; }));
+    EXPECT_NE(worker->board().fault_text().find("create the job with accumulates=1"),
+              std::string::npos)
+        << worker->board().fault_text();
   }
 }
 

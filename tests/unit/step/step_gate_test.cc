@@ -41,7 +41,7 @@ TEST(StepGate, IsReadyWhenEveryRankTookPartAndEveryShardIsUpdated) {
   ASSERT_TRUE(gate.Begin(1, {AdamHyper()}).ok());
   gate.RankClosedShard(1);
   EXPECT_FALSE(gate.ReadyToReport());
-  gate.ShardUpdated();
+  gate.ShardReady();
   EXPECT_TRUE(gate.ReadyToReport());
   gate.set_phase(StepGate::Phase::kReporting);
   EXPECT_FALSE(gate.ReadyToReport());

@@ -1,5 +1,7 @@
 #include "server/step/update_pool.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <deque>
@@ -27,6 +29,31 @@ TEST(UpdatePool, RunsEveryTaskOnceAndFinishesItsQueueAtTheEnd) {
     }
   }
   EXPECT_EQ(runs, 500);
+}
+
+struct CpuTask final : UpdatePool::Task {
+  void Run() override {
+    cpu_set_t allowed;
+    (void)::sched_getaffinity(0, sizeof(allowed), &allowed);
+    cpus = CPU_COUNT(&allowed);
+    done = true;
+  }
+  std::atomic<int> cpus{0};
+  std::atomic<bool> done{false};
+};
+
+TEST(UpdatePool, PinnedThreadsHaveOneCpuEach) {
+  cpu_set_t own;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof(own), &own), 0);
+  for (const bool pinned : {false, true}) {
+    CpuTask task;
+    {
+      UpdatePool pool(3, pinned);
+      pool.Submit(&task);
+    }
+    EXPECT_TRUE(task.done);
+    EXPECT_EQ(task.cpus, pinned ? 1 : CPU_COUNT(&own));
+  }
 }
 
 struct OrderTask final : UpdatePool::Task {

@@ -26,24 +26,24 @@ TEST(MemoryStore, ArraysOfAllShardsAndGenerationsAreApart) {
   const Setting setting(true);
   auto store = MemoryStore::Create(setting.spec, *setting.map);
   ASSERT_TRUE(store.ok());
-  std::vector<std::pair<float*, float*>> ranges;
+  std::vector<std::pair<std::byte*, std::byte*>> ranges;
   for (uint32_t i = 0; i < setting.map->shard_count(); ++i) {
     const ShardState state = (*store)->Acquire(i);
     const uint64_t elements = setting.map->shards()[i].elements;
     const bool frozen = setting.map->shards()[i].layer == 1;
-    for (const auto& pointers : {state.current, state.next}) {
+    for (const optim::StateArrays& arrays : {state.current, state.next}) {
       for (uint32_t a = 0; a < 3; ++a) {
         if (frozen && a > 0) {
-          EXPECT_EQ(pointers[a], nullptr);
+          EXPECT_EQ(arrays.data[a], nullptr);
           continue;
         }
-        EXPECT_EQ(reinterpret_cast<uintptr_t>(pointers[a]) % 64, 0u);
-        EXPECT_EQ(*pointers[a], 0.0f);
-        ranges.emplace_back(pointers[a], pointers[a] + elements);
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(arrays.data[a]) % 64, 0u);
+        EXPECT_EQ(*arrays.data[a], std::byte{0});
+        ranges.emplace_back(arrays.data[a], arrays.data[a] + 4 * elements);
       }
     }
     if (frozen) {
-      EXPECT_EQ(state.current[0], state.next[0]);
+      EXPECT_EQ(state.current, state.next);
       ranges.pop_back();
     }
   }

@@ -1,6 +1,9 @@
 #include "common/tensor/dtype.h"
 
 #include <gtest/gtest.h>
+#ifdef __SSE2__
+#include <xmmintrin.h>
+#endif
 #include <hwy/targets.h>
 
 #include <bit>
@@ -213,6 +216,23 @@ TEST_P(ConvertElementsTest, WritesExactlyCountElementsAtAnyAlignment) {
     }
   }
 }
+
+#ifdef __SSE2__
+// A trainer may have switched its threads to take subnormals for zero (torch.set_flush_denormal).
+TEST_P(ConvertElementsTest, SubnormalsSurviveAThreadThatFlushesThem) {
+  const std::vector<std::byte> halves = EveryHalf();
+  for (const DType from : {DType::kBFloat16, DType::kFloat16}) {
+    std::vector<std::byte> usual(4 * 65536);
+    ConvertElements(from, halves.data(), DType::kFloat32, usual.data(), 65536);
+    std::vector<std::byte> flushing(4 * 65536);
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040);  // flush results, take operands for zero
+    ConvertElements(from, halves.data(), DType::kFloat32, flushing.data(), 65536);
+    _mm_setcsr(before);
+    EXPECT_EQ(flushing, usual) << DTypeName(from);
+  }
+}
+#endif
 
 std::vector<int64_t> TargetsHere() {
   std::vector<int64_t> out;

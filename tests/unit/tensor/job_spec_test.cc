@@ -96,7 +96,8 @@ TEST(ValidateJobSpecTest, RefusesBadOptions) {
       {"world_size is 1025", [](JobSpec& s) { s.world_size = 1025; }},
       {"groups is 0", [](JobSpec& s) { s.groups = 0; }},
       {"groups is 257; choose 1 to 256", [](JobSpec& s) { s.groups = 257; }},
-      {"choose adamw or sgd", [](JobSpec& s) { s.optimizer.kind = OptimizerKind::kUnspecified; }},
+      {"choose adamw, adam, sgd, lion or adagrad",
+       [](JobSpec& s) { s.optimizer.kind = OptimizerKind::kUnspecified; }},
       {"kind 77", [](JobSpec& s) { s.optimizer.kind = static_cast<OptimizerKind>(77); }},
       {"sgd_momentum", [](JobSpec& s) { s.optimizer.sgd_momentum = true; }},
       {"served_dtype: the element type float64",
@@ -112,8 +113,144 @@ TEST(ValidateJobSpecTest, RefusesBadOptions) {
       {"shard_elements is", [](JobSpec& s) { s.shard_elements = (uint64_t{1} << 26) + 64; }},
       {"slots_per_worker is 1", [](JobSpec& s) { s.slots_per_worker = 1; }},
       {"slots_per_worker is 4097", [](JobSpec& s) { s.slots_per_worker = 4097; }},
+      {"17 dimensions", [](JobSpec& s) { s.layers[0].tensors[0].shape.resize(17, 1); }},
       {"overflow_bytes", [](JobSpec& s) { s.overflow_bytes = ~uint64_t{0}; }},
   });
+}
+
+TEST(ValidateJobSpecTest, RefusesBadOptimizerOptions) {
+  const double nan = std::nan("");
+  ExpectRefused({
+      {"state_precision 0", [](JobSpec& s) { s.optimizer.state_precision = StatePrecision(0); }},
+      {"state_precision 9", [](JobSpec& s) { s.optimizer.state_precision = StatePrecision(9); }},
+      {"master_format 0", [](JobSpec& s) { s.optimizer.master_format = MasterFormat(0); }},
+      {"master_format 3", [](JobSpec& s) { s.optimizer.master_format = MasterFormat(3); }},
+      {"initial_accumulator is 1 but the optimizer is adamw",
+       [](JobSpec& s) { s.optimizer.initial_accumulator = 1; }},
+      {"initial_accumulator is -1",
+       [](JobSpec& s) {
+         s.optimizer = {.kind = OptimizerKind::kAdagrad, .initial_accumulator = -1};
+       }},
+      {"initial_accumulator is nan",
+       [nan](JobSpec& s) {
+         s.optimizer = {.kind = OptimizerKind::kAdagrad, .initial_accumulator = nan};
+       }},
+  });
+}
+
+TEST(ValidateJobSpecTest, RefusesBadUpdateModes) {
+  ExpectRefused({
+      {"update_mode 0", [](JobSpec& s) { s.update_mode = UpdateMode(0); }},
+      {"update_mode 4", [](JobSpec& s) { s.update_mode = UpdateMode(4); }},
+      {"clip_scope 0", [](JobSpec& s) { s.clip_scope = ClipScope(0); }},
+      {"clip_scope 5", [](JobSpec& s) { s.clip_scope = ClipScope(5); }},
+      {"held_dtype is float16",
+       [](JobSpec& s) { s.update_mode = UpdateMode::kDeferred, s.held_dtype = DType::kFloat16; }},
+      {"held_dtype bfloat16 without held sums",
+       [](JobSpec& s) { s.held_dtype = DType::kBFloat16; }},
+      {"clip_scope global needs the norm", [](JobSpec& s) { s.clip_scope = ClipScope::kGlobal; }},
+      {"set keep_undo_state, or choose deferred",
+       [](JobSpec& s) {
+         s.update_mode = UpdateMode::kSpeculative, s.keep_undo_state = false;
+         s.on_non_finite = NonFinitePolicy::kFail;
+       }},
+      {"clip_scope layer takes up to 32768 layers",
+       [](JobSpec& s) {
+         s.update_mode = UpdateMode::kDeferred, s.clip_scope = ClipScope::kLayer;
+         for (uint32_t i = 0; i < kLayerUnitsMax; ++i) {
+           const std::string name = std::to_string(i);
+           s.layers.push_back({"l" + name, 64, {{"t" + name, {64}, 0, 0, true}}});
+         }
+       }},
+  });
+}
+
+TEST(ValidateJobSpecTest, RefusesBadLossScaling) {
+  const auto deferred = [](double initial, double growth = 2, double backoff = 0.5) {
+    return [=](JobSpec& s) {
+      s.update_mode = UpdateMode::kDeferred;
+      s.loss_scaling = {initial, growth, backoff, 10};
+    };
+  };
+  const double nan = std::nan("");
+  ExpectRefused({
+      {"initial_scale is -1", deferred(-1)},
+      {"initial_scale is nan", deferred(nan)},
+      {"initial_scale is 1e+39", deferred(1e39)},
+      {"initial_scale is 1e-39", deferred(1e-39)},
+      {"growth_factor is 0.5", deferred(8, 0.5)},
+      {"growth_factor is nan", deferred(8, nan)},
+      {"growth_factor is 65537", deferred(8, 65537)},
+      {"backoff_factor is 0;", deferred(8, 2, 0)},
+      {"backoff_factor is 1.5", deferred(8, 2, 1.5)},
+      {"backoff_factor is nan", deferred(8, 2, nan)},
+      {"choose update_mode deferred", [](JobSpec& s) { s.loss_scaling.initial_scale = 8; }},
+      {"set on_non_finite to skip",
+       [](JobSpec& s) {
+         s.update_mode = UpdateMode::kDeferred;
+         s.loss_scaling.initial_scale = 8;
+         s.on_non_finite = NonFinitePolicy::kFail;
+       }},
+  });
+  JobSpec spec = GoodSpec();
+  deferred(65536)(spec);
+  EXPECT_TRUE(ValidateJobSpec(spec).ok()) << ToString(ValidateJobSpec(spec));
+  spec.loss_scaling = {0, 7e9, -1, 0};
+  EXPECT_TRUE(ValidateJobSpec(spec).ok()) << "without a scale the rest means nothing";
+}
+
+// Every combination of optimizer, formats, mode, policy and undo: which are refused follows from
+// five sentences.
+TEST(ValidateJobSpecTest, TheTableOfCombinations) {
+  uint32_t accepted = 0;
+  uint32_t refused = 0;
+  for (uint32_t code = 0; code < 5 * 2 * 2 * 3 * 2 * 3 * 3 * 2 * 4 * 2 * 2; ++code) {
+    uint32_t rest = code;
+    const auto draw = [&rest](uint32_t below) {
+      const uint32_t value = rest % below;
+      rest /= below;
+      return value;
+    };
+    JobSpec s = GoodSpec();
+    s.optimizer.kind = OptimizerKind(1 + draw(5));
+    s.optimizer.sgd_momentum = draw(2) == 1;
+    s.optimizer.amsgrad = draw(2) == 1;
+    s.optimizer.state_precision = StatePrecision(1 + draw(3));
+    s.optimizer.master_format = MasterFormat(1 + draw(2));
+    s.served_dtype = DType(1 + draw(3));
+    s.update_mode = UpdateMode(1 + draw(3));
+    s.held_dtype = DType(1 + draw(2));
+    s.clip_scope = ClipScope(1 + draw(4));
+    s.keep_undo_state = draw(2) == 1;
+    s.on_non_finite = NonFinitePolicy(1 + draw(2));
+    const bool adam =
+        s.optimizer.kind == OptimizerKind::kAdam || s.optimizer.kind == OptimizerKind::kAdamW;
+    const bool deferred = s.update_mode == UpdateMode::kDeferred;
+    const bool immediate = s.update_mode == UpdateMode::kImmediate;
+    const bool eight = s.optimizer.state_precision == StatePrecision::kBlockwise8;
+    const bool options_fit =
+        (!s.optimizer.sgd_momentum || s.optimizer.kind == OptimizerKind::kSgd) &&
+        (!s.optimizer.amsgrad || (adam && !eight));
+    const bool split_fits =
+        s.optimizer.master_format == MasterFormat::kFloat32 || s.served_dtype == DType::kBFloat16;
+    const bool held_fits =
+        !immediate || (s.clip_scope == ClipScope::kNone && s.held_dtype == DType::kFloat32);
+    const bool undo_fits = s.keep_undo_state || s.update_mode != UpdateMode::kSpeculative;
+    const bool skip_fits =
+        s.keep_undo_state || deferred || s.on_non_finite == NonFinitePolicy::kFail;
+    const bool wanted = options_fit && split_fits && held_fits && undo_fits && skip_fits;
+    const Status status = ValidateJobSpec(s);
+    ASSERT_EQ(status.ok(), wanted) << ToString(status);
+    ++(wanted ? accepted : refused);
+    if (!wanted) {
+      ASSERT_EQ(CodeOf(status), ErrorCode::kInvalidArgument);
+      continue;
+    }
+    EXPECT_EQ(HoldsSums(s), !immediate);
+    EXPECT_EQ(KeepsUndoState(s), s.keep_undo_state && !deferred);
+  }
+  EXPECT_GT(accepted, 1000u);
+  EXPECT_GT(refused, 1000u);
 }
 
 TEST(ValidateJobSpecTest, RefusesBadLayers) {
@@ -181,54 +318,6 @@ TEST(TensorElementsTest, MultipliesTheShape) {
   EXPECT_FALSE(TensorElements({"t", {~uint64_t{0}, 2}}).ok());
 }
 
-TEST(HyperParametersTest, AdamWRefusesWhatTorchRefuses) {
-  const OptimizerSpec adamw = {OptimizerKind::kAdamW, false};
-  const HyperParameters good = {
-      .lr = 1e-3, .weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
-  EXPECT_TRUE(ValidateHyperParameters(adamw, 0, good).ok());
-  EXPECT_TRUE(ValidateHyperParameters(adamw, 0, {}).ok()) << "all zero is legal, if useless";
-  const double nan = std::nan("");
-  const double infinity = std::numeric_limits<double>::infinity();
-  struct Case {
-    const char* name;
-    double HyperParameters::*field;
-    std::vector<double> bad;
-  };
-  const Case cases[] = {
-      {"lr", &HyperParameters::lr, {-1, nan, infinity}},
-      {"weight_decay", &HyperParameters::weight_decay, {-1, nan, infinity}},
-      {"beta1", &HyperParameters::beta1, {-0.1, 1.0, 1.5, nan}},
-      {"beta2", &HyperParameters::beta2, {-0.1, 1.0, 1.5, nan}},
-      {"eps", &HyperParameters::eps, {-1e-9, nan, infinity}},
-  };
-  for (const Case& c : cases) {
-    for (const double bad : c.bad) {
-      HyperParameters values = good;
-      values.*c.field = bad;
-      const Status status = ValidateHyperParameters(adamw, 3, values);
-      EXPECT_EQ(CodeOf(status), ErrorCode::kInvalidArgument) << c.name << bad;
-      EXPECT_NE(MessageOf(status).find(std::string("group 3: ") + c.name), std::string::npos)
-          << MessageOf(status);
-    }
-  }
-}
-
-TEST(HyperParametersTest, SgdChecksItsMomentum) {
-  const OptimizerSpec plain = {OptimizerKind::kSgd, false};
-  const OptimizerSpec heavy = {OptimizerKind::kSgd, true};
-  EXPECT_TRUE(ValidateHyperParameters(plain, 0, {.lr = 0.1}).ok());
-  EXPECT_FALSE(ValidateHyperParameters(plain, 0, {.lr = 0.1, .momentum = 0.9}).ok());
-  EXPECT_TRUE(ValidateHyperParameters(heavy, 0, {.lr = 0.1, .momentum = 0.9}).ok());
-  EXPECT_TRUE(
-      ValidateHyperParameters(heavy, 0, {.lr = 0.1, .momentum = 0.9, .nesterov = true}).ok());
-  EXPECT_FALSE(ValidateHyperParameters(heavy, 0, {.lr = 0.1, .momentum = -0.9}).ok());
-  EXPECT_FALSE(ValidateHyperParameters(heavy, 0, {.lr = 0.1, .nesterov = true}).ok());
-  EXPECT_FALSE(ValidateHyperParameters(
-                   heavy, 0, {.lr = 0.1, .momentum = 0.9, .dampening = 0.5, .nesterov = true})
-                   .ok());
-  EXPECT_FALSE(ValidateHyperParameters(heavy, 0, {.lr = 0.1, .dampening = std::nan("")}).ok());
-}
-
 // One change to each field that a spec has.
 std::vector<std::pair<std::string, std::function<void(JobSpec&)>>> EveryChange() {
   return {
@@ -242,8 +331,29 @@ std::vector<std::pair<std::string, std::function<void(JobSpec&)>>> EveryChange()
       {"reduction: sum here", [](JobSpec& s) { s.reduction = Reduction::kSum; }},
       {"on_non_finite: fail", [](JobSpec& s) { s.on_non_finite = NonFinitePolicy::kFail; }},
       {"keep_undo_state: no", [](JobSpec& s) { s.keep_undo_state = false; }},
+      {"amsgrad: yes here, no in", [](JobSpec& s) { s.optimizer.amsgrad = true; }},
+      {"state_precision: blockwise8 here, float32 in",
+       [](JobSpec& s) { s.optimizer.state_precision = StatePrecision::kBlockwise8; }},
+      {"master_format: split here, float32 in",
+       [](JobSpec& s) { s.optimizer.master_format = MasterFormat::kSplit; }},
+      {"rounding_seed: 7 here, 0 in", [](JobSpec& s) { s.optimizer.rounding_seed = 7; }},
+      {"initial_accumulator: 0.5 here", [](JobSpec& s) { s.optimizer.initial_accumulator = 0.5; }},
+      {"update_mode: deferred here, immediate in",
+       [](JobSpec& s) { s.update_mode = UpdateMode::kDeferred; }},
+      {"held_dtype: bfloat16 here, float32 in",
+       [](JobSpec& s) { s.held_dtype = DType::kBFloat16; }},
+      {"clip_scope: layer here, none in", [](JobSpec& s) { s.clip_scope = ClipScope::kLayer; }},
+      {"loss_scaling.initial_scale: 8 here, 0 in",
+       [](JobSpec& s) { s.loss_scaling.initial_scale = 8; }},
+      {"loss_scaling.growth_factor: 3 here, 2 in",
+       [](JobSpec& s) { s.loss_scaling.growth_factor = 3; }},
+      {"loss_scaling.backoff_factor: 0.25 here, 0.5 in",
+       [](JobSpec& s) { s.loss_scaling.backoff_factor = 0.25; }},
+      {"loss_scaling.growth_interval: 5 here, 2000 in",
+       [](JobSpec& s) { s.loss_scaling.growth_interval = 5; }},
       {"shard_elements: 64 here", [](JobSpec& s) { s.shard_elements = 64; }},
       {"slots_per_worker: 3 here", [](JobSpec& s) { s.slots_per_worker = 3; }},
+      {"accumulates: yes here", [](JobSpec& s) { s.accumulates = true; }},
       {"overflow_bytes: 1 here", [](JobSpec& s) { s.overflow_bytes = 1; }},
       {"number of layers: 1 here, 2 in", [](JobSpec& s) { s.layers.pop_back(); }},
       {"layer 0 'x': name: 'x' here, 'embed'", [](JobSpec& s) { s.layers[0].name = "x"; }},
@@ -293,7 +403,7 @@ TEST(JobSpecFingerprintTest, TextCannotMoveBetweenNeighbouringFields) {
 
 // Daemons and clients of different builds compare these numbers: the encoding must not drift.
 TEST(JobSpecFingerprintTest, GoldenValue) {
-  EXPECT_EQ(FingerprintOf(GoodSpec()), 15097713141013931848ull);
+  EXPECT_EQ(FingerprintOf(GoodSpec()), 11658188187429685299ull);
 }
 
 }  // namespace

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -28,6 +31,19 @@ JobSpec SpecOf(const std::vector<uint64_t>& layer_elements, uint64_t shard_eleme
     spec.layers.push_back({"l" + std::to_string(i), layer_elements[i], {}});
   }
   return spec;
+}
+
+std::vector<uint64_t> ElementsByNode(const std::vector<Node>& nodes, const JobSpec& spec) {
+  const Placement placement(nodes, spec);
+  std::vector<uint64_t> elements(nodes.size());
+  for (uint32_t layer = 0; layer < spec.layers.size(); ++layer) {
+    const uint64_t length = spec.layers[layer].elements;
+    for (uint64_t shard = 0; shard < ShardCount(length, spec.shard_elements); ++shard) {
+      elements[placement.NodeOf(layer, shard)] +=
+          RangeOfShard(length, spec.shard_elements, shard).elements;
+    }
+  }
+  return elements;
 }
 
 TEST(ShardArithmeticTest, AtTheEdgesOfAShard) {
@@ -62,14 +78,90 @@ TEST(PlacementTest, SmoothRoundRobinOrder) {
   EXPECT_EQ(owners, (std::vector<uint32_t>{0, 0, 1, 0, 2, 0, 0, 0, 0, 1, 0, 2, 0, 0}));
 }
 
-TEST(PlacementTest, SmallLayersRotateOverTheNodes) {
+TEST(PlacementTest, EachLayerBeginsWhereLeastIs) {
   const Placement placement(NodesOf({1, 1, 1}), SpecOf({1, 64, 65, 1, 1}));
-  EXPECT_EQ(placement.NodeOf(0, 0), 0u);
-  EXPECT_EQ(placement.NodeOf(1, 0), 1u);
+  EXPECT_EQ(placement.NodeOf(0, 0), 0u);  // 1 0 0
+  EXPECT_EQ(placement.NodeOf(1, 0), 1u);  // 1 64 0
   EXPECT_EQ(placement.NodeOf(2, 0), 2u);
-  EXPECT_EQ(placement.NodeOf(2, 1), 0u);
-  EXPECT_EQ(placement.NodeOf(3, 0), 1u);
-  EXPECT_EQ(placement.NodeOf(4, 0), 2u);
+  EXPECT_EQ(placement.NodeOf(2, 1), 0u);  // 2 64 64
+  EXPECT_EQ(placement.NodeOf(3, 0), 0u);
+  EXPECT_EQ(placement.NodeOf(4, 0), 0u);
+}
+
+TEST(PlacementTest, EqualSmallLayersRotateOverTheNodes) {
+  const Placement placement(NodesOf({1, 1, 1}), SpecOf({7, 7, 7, 7, 7, 7}));
+  for (uint32_t layer = 0; layer < 6; ++layer) EXPECT_EQ(placement.NodeOf(layer, 0), layer % 3);
+}
+
+TEST(PlacementTest, AlternatingLargeAndSmallLayersSpreadEvenly) {
+  std::vector<uint64_t> layers;
+  for (int i = 0; i < 20; ++i) {
+    layers.push_back(60);
+    layers.push_back(2);
+  }
+  const std::vector<uint64_t> share = ElementsByNode(NodesOf({1, 1}), SpecOf(layers));
+  EXPECT_EQ(share[0], share[1]);
+}
+
+TEST(PlacementTest, FrozenLayersAreBalancedApart) {
+  JobSpec spec = SpecOf({64, 64, 64, 64});
+  spec.layers[0].tensors = {{"t0", {64}}};
+  spec.layers[2].tensors = {{"t2", {64}}};
+  const Placement placement(NodesOf({1, 1}), spec);
+  EXPECT_NE(placement.NodeOf(0, 0), placement.NodeOf(2, 0)) << "both have state and gradients";
+  EXPECT_NE(placement.NodeOf(1, 0), placement.NodeOf(3, 0));
+}
+
+// Whatever the layers and weights, no node is off its share by more than a few shards.
+TEST(PlacementTest, EveryNodeHasItsShareOfRandomLayers) {
+  std::mt19937 random(5);
+  double worst = 0;
+  for (int round = 0; round < 400; ++round) {
+    std::vector<uint32_t> weights(1 + random() % 9);
+    uint64_t total_weight = 0;
+    for (uint32_t& weight : weights) total_weight += weight = random() % 2 ? 1 : random() % 5;
+    if (total_weight == 0) continue;
+    const uint64_t largest = uint64_t{1} << (random() % 12);  // tails only, up to many shards
+    std::vector<uint64_t> layers(1 + random() % 200);
+    uint64_t total = 0;
+    for (uint64_t& elements : layers) total += elements = 1 + random() % largest;
+    const std::vector<uint64_t> share = ElementsByNode(NodesOf(weights), SpecOf(layers));
+    EXPECT_EQ(std::accumulate(share.begin(), share.end(), uint64_t{0}), total);
+    const double unit = static_cast<double>(std::min<uint64_t>(largest, 64));
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const double due = static_cast<double>(total) * weights[i] / total_weight;
+      worst = std::max(worst, std::abs(static_cast<double>(share[i]) - due) / unit);
+    }
+  }
+  EXPECT_LT(worst, 3) << "shards";
+}
+
+TEST(PlacementTest, ManyLayersDoNotAddUpToAnImbalance) {
+  // Sizes that repeat with the number of nodes are what a plain rotation fails at.
+  for (const std::vector<uint32_t>& weights :
+       {std::vector<uint32_t>{1, 1}, {1, 1, 1, 1}, {3, 1, 2}, {5, 1, 1}}) {
+    std::vector<uint64_t> layers;
+    uint64_t total = 0;
+    for (int i = 0; i < 5000; ++i) {
+      const uint64_t sizes[] = {63, 1, 64 * 3 + 7, 5};
+      layers.push_back(sizes[i % 4]);
+      total += layers.back();
+    }
+    const std::vector<uint64_t> share = ElementsByNode(NodesOf(weights), SpecOf(layers));
+    const uint64_t total_weight = std::accumulate(weights.begin(), weights.end(), 0u);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const double due = static_cast<double>(total) * weights[i] / total_weight;
+      EXPECT_NEAR(static_cast<double>(share[i]), due, 3 * 64) << i;
+    }
+  }
+}
+
+TEST(PlacementTest, ALongListOfOddWeightsIsPlacedInBoundedTime) {
+  std::vector<uint32_t> weights;
+  for (uint32_t i = 0; i < 64; ++i) weights.push_back(937 + i);  // a pattern of 62,000
+  const std::vector<uint64_t> share =
+      ElementsByNode(NodesOf(weights), SpecOf(std::vector<uint64_t>(2000, 64 * 40)));
+  for (const uint64_t elements : share) EXPECT_NEAR(elements, 64 * 1250, 64 * 125);
 }
 
 TEST(PlacementTest, SharesFollowTheWeights) {

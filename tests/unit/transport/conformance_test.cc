@@ -429,5 +429,72 @@ TEST_P(Conformance, BothDirectionsMoveAtOnce) {
   EXPECT_TRUE(SameBytes(pair.daemon.board->span().first(published.size()), published));
 }
 
+TEST_P(Conformance, BytesThatThePeerReadAreCounted) {
+  LinkPair pair(GetParam());
+  std::vector<std::byte> target(3 * kMiB);
+  ASSERT_TRUE(ReadNow(*pair.client, RemoteSpan(kWeights, 0, target.size()), target).ok());
+  ASSERT_TRUE(ReadNow(*pair.client, RemoteSpan(kWeights, 7, 1), {target.data(), 1}, 1).ok());
+  const bool seen = GetParam().kind == Kind::kTcp;
+  EXPECT_EQ(pair.server.endpoint->served_bytes(), seen ? target.size() + 1 : 0);
+}
+
+// Writes the same big block again and again until it is told to stop.
+class Stream final : public Request {
+ public:
+  Stream(Endpoint* endpoint, const std::vector<std::byte>* data, uint32_t lane)
+      : endpoint_(endpoint), source_(*data), lane_(lane) {}
+  void Post() {
+    endpoint_->Write({&source_, 1}, RemoteSpan(kInbox, lane_ * kMiB, kMiB), lane_, this);
+  }
+  void Complete(const Status& status) override {
+    rounds_.fetch_add(1);
+    if (status.ok() && !stop_.load()) return Post();
+    done_.Complete(status);
+  }
+  Status Stop() {
+    stop_.store(true);
+    return done_.Result();
+  }
+  int rounds() const { return rounds_.load(); }
+
+ private:
+  Endpoint* endpoint_;
+  ConstByteSpan source_;
+  uint32_t lane_;
+  std::atomic<bool> stop_{false};
+  std::atomic<int> rounds_{0};
+  TestRequest done_;
+};
+
+TEST_P(Conformance, BigTransfersLeaveRoomForOthers) {
+  LinkPair pair(GetParam());
+  Daemon& daemon = pair.daemon;
+  daemon.authority.Admit(2, daemon.Terms(GetParam().connections));
+  TestEvents events;
+  auto other = daemon.Dial(daemon.Options(GetParam(), 2), &events);
+  ASSERT_TRUE(other.ok());
+  auto other_server = daemon.authority.WaitLink(2);
+  const std::vector<std::byte> block(kMiB);
+  std::deque<Stream> streams;
+  std::vector<std::thread> posters;  // on shm a stream never leaves its first posting call
+  for (uint32_t lane = 0; lane < 4; ++lane) {
+    Stream& stream = streams.emplace_back(pair.client.get(), &block, lane);
+    posters.emplace_back([&stream] { stream.Post(); });
+  }
+  std::vector<std::byte> target(4096);
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_TRUE(ReadNow(**other, RemoteSpan(kWeights, 0, 4096), target).ok()) << "another link";
+    EXPECT_TRUE(ReadNow(*pair.client, RemoteSpan(kWeights, 0, 4096), target, 1).ok()) << "a lane";
+    EXPECT_TRUE(WriteNow(*pair.server.endpoint, target, RemoteSpan(kBoard, 0, 4096), 1).ok());
+  }
+  for (Stream& stream : streams) {
+    EXPECT_TRUE(stream.Stop().ok());
+    EXPECT_GT(stream.rounds(), 0);
+  }
+  for (std::thread& poster : posters) poster.join();
+  other->reset();
+  other_server.endpoint.reset();
+}
+
 }  // namespace
 }  // namespace luwu::transport

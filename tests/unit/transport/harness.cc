@@ -152,12 +152,12 @@ std::vector<LinkKind> AllLinkKinds() {
           {"tcp_delayed", Kind::kTcp, 2, true, delays}};
 }
 
-Daemon::Daemon(uint64_t region_bytes) {
+Daemon::Daemon(uint64_t region_bytes, std::vector<uint32_t> shm_allowed_uids) {
   weights = *LocalRegion::Create("weights", region_bytes, Access::kRemoteRead);
   inbox = *LocalRegion::Create("inbox", region_bytes, Access::kRemoteWrite);
   board = *LocalRegion::Create("board", 64 * kKiB, Access::kRemoteWrite);
   outbox = *LocalRegion::Create("outbox", 64 * kKiB, Access::kRemoteRead);
-  acceptor = *MakeAcceptor({"127.0.0.1:0", shm_path}, &authority);
+  acceptor = *MakeAcceptor({"127.0.0.1:0", shm_path, std::move(shm_allowed_uids)}, &authority);
   dialler = *MakeDialler();
 }
 
@@ -169,7 +169,6 @@ Daemon::~Daemon() {
 SessionTerms Daemon::Terms(uint32_t connections) const {
   SessionTerms terms;
   terms.secret = secret;
-  terms.uid_expected = ::getuid();
   terms.exposed = {{kWeights, weights}, {kInbox, inbox}};
   terms.expected = {{kBoard, board->bytes(), Access::kRemoteWrite},
                     {kOutbox, outbox->bytes(), Access::kRemoteRead}};

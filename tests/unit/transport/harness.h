@@ -113,7 +113,7 @@ std::vector<LinkKind> AllLinkKinds();
 // A daemon that accepts both transports, and what it takes to dial it.
 class Daemon {
  public:
-  explicit Daemon(uint64_t region_bytes = 4 * kMiB);
+  explicit Daemon(uint64_t region_bytes = 4 * kMiB, std::vector<uint32_t> shm_allowed_uids = {});
   ~Daemon();
 
   DialOptions Options(const LinkKind& kind, uint64_t session_id = 1) const;

@@ -22,6 +22,7 @@ namespace luwu::transport {
 namespace {
 
 const LinkKind kShmLink = {"shm", Kind::kShm, 1, false, {}};
+constexpr uint32_t kNobody = 65534;
 
 // A client made of a plain socket.
 class RawShmClient {
@@ -293,33 +294,44 @@ TEST_F(HostileShm, AnImmediateMayArriveInPieces) {
   EXPECT_EQ(link.server.events->WaitNotifies(2), (std::vector<uint32_t>{0x01020304, 0xa0b0c0d0}));
 }
 
-TEST_F(HostileShm, AProcessOfAnotherUserIsRefused) {
-  SessionTerms terms = daemon().Terms(1);
-  terms.uid_expected = ::getuid() + 1;
-  daemon().authority.Admit(3, terms);
-  TestEvents events;
+// Dials as a user who is neither root nor the daemon's own.
+StatusOr<std::unique_ptr<Endpoint>> DialAsNobody(Daemon& daemon, TestEvents* events) {
   StatusOr<std::unique_ptr<Endpoint>> link = Error(ErrorCode::kInternal, "not dialled");
-  std::thread dialling([&] {
-    // Root may open any session, so give up being root, in this thread only.
-    if (::getuid() == 0) {
-      ASSERT_EQ(::syscall(SYS_setresuid, -1, 65534, -1), 0);
-    }
-    link = daemon().Dial(daemon().Options(kShmLink, 3), &events);
+  std::thread dialling([&] {  // gives up being root in this thread only
+    ASSERT_EQ(::syscall(SYS_setresuid, -1, kNobody, -1), 0);
+    link = daemon.Dial(daemon.Options(kShmLink, 3), events);
   });
   dialling.join();
-  EXPECT_FALSE(link.ok());
-  if (::getuid() == 0) {
-    EXPECT_TRUE(daemon().Dial(daemon().Options(kShmLink, 3), &events).ok()) << "root may";
-  }
+  return link;
+}
+
+TEST_F(HostileShm, AProcessOfAnotherUserIsRefused) {
+  if (::getuid() != 0) GTEST_SKIP() << "only root can become another user";
+  daemon().authority.Admit(3, daemon().Terms(1));
+  TestEvents events;
+  EXPECT_FALSE(DialAsNobody(daemon(), &events).ok()) << "although it knows the secret";
+  EXPECT_TRUE(daemon().Dial(daemon().Options(kShmLink, 3), &events).ok()) << "root may";
   ExpectGoodLinkWorks();
+}
+
+TEST(ShmUsers, AUserOnTheListMayDialButNotWithoutTheSecret) {
+  if (::getuid() != 0) GTEST_SKIP() << "only root can become another user";
+  Daemon daemon(4 * kMiB, {7, kNobody});
+  daemon.authority.Admit(3, daemon.Terms(1));
+  TestEvents events;
+  EXPECT_TRUE(DialAsNobody(daemon, &events).ok());
+  SessionTerms terms = daemon.Terms(1);
+  terms.secret = RandomSecret();
+  daemon.authority.Admit(3, terms);
+  EXPECT_FALSE(DialAsNobody(daemon, &events).ok());
 }
 
 TEST(ShmSocket, AStaleFileIsReplacedAndALiveOneRefused) {
   const std::string path = FreshSocketPath();
   TestAuthority authority;
-  auto first = MakeAcceptor({"", path}, &authority);
+  auto first = MakeAcceptor({"", path, {}}, &authority);
   ASSERT_TRUE(first.ok());
-  const auto second = MakeAcceptor({"", path}, &authority);
+  const auto second = MakeAcceptor({"", path, {}}, &authority);
   EXPECT_EQ(CodeOf(second.status()), ErrorCode::kAlreadyExists);
   EXPECT_NE(MessageOf(second.status()).find(path), std::string::npos);
   first->reset();
@@ -329,9 +341,9 @@ TEST(ShmSocket, AStaleFileIsReplacedAndALiveOneRefused) {
     ASSERT_TRUE(abandoned.ok());
   }
   ASSERT_EQ(::access(path.c_str(), F_OK), 0);
-  EXPECT_TRUE(MakeAcceptor({"", path}, &authority).ok());
+  EXPECT_TRUE(MakeAcceptor({"", path, {}}, &authority).ok());
   const UniqueFd file(::open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
-  EXPECT_EQ(CodeOf(MakeAcceptor({"", path}, &authority).status()), ErrorCode::kAlreadyExists);
+  EXPECT_EQ(CodeOf(MakeAcceptor({"", path, {}}, &authority).status()), ErrorCode::kAlreadyExists);
   ::unlink(path.c_str());
 }
 

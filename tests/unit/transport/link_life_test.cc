@@ -247,7 +247,7 @@ TEST_P(LinkLife, ASessionThatTakesNoLinkRefusesIt) {
   Daemon daemon;
   Refusing authority(daemon.Terms(GetParam().connections));
   const std::string path = FreshSocketPath();
-  auto acceptor = MakeAcceptor({"127.0.0.1:0", path}, &authority);
+  auto acceptor = MakeAcceptor({"127.0.0.1:0", path, {}}, &authority);
   ASSERT_TRUE(acceptor.ok());
   DialOptions options = daemon.Options(GetParam());
   options.address =

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <cstring>
 #include <functional>
 #include <random>
+#include <thread>
 
 #include "common/base/bytes.h"
 #include "common/base/crc32c.h"
@@ -84,6 +86,64 @@ TEST(SlotTrailerTest, RandomBytesAreCorrupt) {
     EXPECT_EQ(CodeOf(CheckSlotTrailer(trailer)), ErrorCode::kCorrupt) << i;
   }
   EXPECT_EQ(CodeOf(CheckSlotTrailer(SlotTrailer{})), ErrorCode::kCorrupt);
+}
+
+struct alignas(8) Place {
+  std::byte bytes[kSlotTrailerBytes] = {};
+};
+
+TEST(SlotTrailerTest, LoadsWhatWasStored) {
+  Place place;
+  const SlotTrailer stored = WithPayload();
+  StoreSlotTrailer(stored, place.bytes);
+  SlotTrailer loaded = {};
+  ASSERT_TRUE(LoadSlotTrailer(place.bytes, &loaded));
+  EXPECT_EQ(std::memcmp(&loaded, &stored, sizeof stored), 0);
+}
+
+TEST(SlotTrailerTest, TellsABusyTrailerFromADamagedOne) {
+  Place place;
+  SlotTrailer trailer = WithPayload();
+  trailer.magic = kSlotTrailerBusy;
+  std::memcpy(place.bytes, &trailer, sizeof trailer);
+  EXPECT_FALSE(LoadSlotTrailer(place.bytes, &trailer));
+  trailer.magic = kSlotTrailerMagic;
+  trailer.step ^= 1;
+  std::memcpy(place.bytes, &trailer, sizeof trailer);
+  ASSERT_TRUE(LoadSlotTrailer(place.bytes, &trailer));
+  EXPECT_EQ(CodeOf(CheckSlotTrailer(trailer)), ErrorCode::kCorrupt);
+}
+
+TEST(SlotTrailerTest, AReaderNeverTakesAReplacementForDamage) {
+  constexpr uint64_t kRounds = 3000;
+  Place place;
+  std::barrier turn(2);
+  const auto trailer_of = [](uint64_t round) {
+    SlotTrailer trailer = WithPayload();
+    trailer.step = round;
+    trailer.slot_sequence = static_cast<uint32_t>(round);
+    SealSlotTrailer(&trailer);
+    return trailer;
+  };
+  StoreSlotTrailer(trailer_of(0), place.bytes);
+  std::thread writer([&] {
+    for (uint64_t round = 1; round <= kRounds; ++round) {
+      const SlotTrailer trailer = trailer_of(round);
+      turn.arrive_and_wait();
+      StoreSlotTrailer(trailer, place.bytes);
+      turn.arrive_and_wait();
+    }
+  });
+  for (uint64_t round = 1; round <= kRounds; ++round) {
+    turn.arrive_and_wait();
+    SlotTrailer loaded = {};
+    const bool whole = LoadSlotTrailer(place.bytes, &loaded);
+    turn.arrive_and_wait();
+    if (!whole) continue;
+    EXPECT_TRUE(CheckSlotTrailer(loaded).ok()) << round;
+    EXPECT_TRUE(loaded.step == round || loaded.step == round - 1) << round;
+  }
+  writer.join();
 }
 
 TEST(SlotTrailerTest, RefusesIllegalShapesThatAreRightlySigned) {

@@ -10,6 +10,9 @@
         optimizer.step()
         optimizer.zero_grad()
 
+Gradients are clipped and the loss is scaled in the daemons (``clip_grad_norm`` and ``loss_scaling``
+of ``offload``), since this process never has all of them.
+
 Works with torch 1.13 and 2.x. Importing this needs torch; ``import luwu`` does not.
 """
 

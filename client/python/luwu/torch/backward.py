@@ -7,6 +7,7 @@ outermost pass; that they can only be queued inside of one also tells whether we
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import Sequence
 
@@ -36,6 +37,7 @@ class Backward:
         self._micro_batches = micro_batches
         self._zero_missing = missing_grad == "zero"
         self._active = False
+        self._thread = 0  # that runs the active pass
         self._in_flight: deque[Unit] = deque()
         self._passes = 0  # backward passes of this step
         self._error: LuwuError | None = None  # the pass failed after gradients had been pushed
@@ -45,8 +47,8 @@ class Backward:
 
     @property
     def active(self) -> bool:
-        """True from the first hook of a backward pass to its end."""
-        return self._active
+        """True from the first hook of this thread's backward pass to its end."""
+        return self._active and self._thread == threading.get_ident()
 
     def inside(self) -> bool:
         """True inside of a backward pass, whose end will then be noticed. Costs about 2 ms when the
@@ -56,23 +58,36 @@ class Backward:
                 _engine.queue_callback(self._end)
             except RuntimeError:
                 return False
-            self._active = True
+            self._active, self._thread = True, threading.get_ident()
+        self._check_thread()
         return True
+
+    def _check_thread(self) -> None:
+        if self._active and not self.active:
+            raise StateError(
+                "another thread is in the backward pass of this offloaded module; train in one "
+                "thread at a time")
 
     def recover(self) -> None:
         """Called at the start of a pass: cleans up after a backward pass that ended by an error, in
         which case the engine runs no callbacks."""
-        if self._active and not _inside_any():
+        other = self._active and not self.active and any(
+            thread.ident == self._thread for thread in threading.enumerate())
+        if self._active and not other and not _inside_any():
             self._active = False
             self.end_pass()
-            if self._error is None and any(unit.contributions for unit in self._units):
+            if self._error is None and self._pushed_any():
                 self._error = StateError(
                     "the last backward pass failed after gradients had been pushed, so this step "
                     "can not be repeated by this process: restart the worker, which resumes it")
 
+    def _pushed_any(self) -> bool:
+        return any(unit.contributions for unit in self._units)
+
     def check(self) -> None:
         """Raises the error after which the step cannot go on."""
         self.recover()
+        self._check_thread()
         if self._error is not None:
             raise self._error
 
@@ -117,10 +132,10 @@ class Backward:
         self._finish_push(unit)  # contributions of one layer are sent one after the other
         segments = [Segment(_take_gradient(tensor), tensor.offset) for tensor in unit.trainable]
         close = self._closing()
-        unit.contributions += 1
-        unit.closed = close
         unit.pushing = Transfer(lambda: self._session.push_async(
             unit.index, segments, close, self._settings.call_timeout_s))
+        unit.contributions += 1  # only now: what was refused can be done again
+        unit.closed = close
         self._in_flight.append(unit)
         while len(self._in_flight) > self._settings.pushes_in_flight:
             self._finish_push(self._in_flight[0])
@@ -154,6 +169,10 @@ class Backward:
     # ---- end of a pass --------------------------------------------------------------------------
 
     def _end(self) -> None:
+        with self._residency.gate:
+            self._end_active()
+
+    def _end_active(self) -> None:
         self._active = False
         try:
             for unit in self._units:
@@ -163,7 +182,8 @@ class Backward:
                 elif unit.ready and self._pushed_at_end(unit):
                     self._push(unit)
         except LuwuError as error:
-            self._error = error
+            if self._pushed_any():
+                self._error = error
             raise
         finally:
             self.end_pass()

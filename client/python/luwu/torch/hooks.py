@@ -11,7 +11,7 @@ from typing import Any, Callable, Sequence
 
 import torch
 
-from luwu.errors import StateError
+from luwu.errors import StateError, UnsupportedError
 from luwu.torch.backward import Backward
 from luwu.torch.predictor import EVAL, TRAIN
 from luwu.torch.residency import Residency
@@ -33,7 +33,11 @@ class Hooks:
         self._root_unit = next((unit for unit in units if unit.is_root), None)
         self._wrapped: list[torch.nn.Module] = []
         self._mode: str | None = None  # of the root forward on the stack
-        self._install()
+        try:
+            self._install()
+        except BaseException:
+            self.remove()
+            raise
 
     # ---- installing -----------------------------------------------------------------------------
 
@@ -43,7 +47,8 @@ class Hooks:
             if not unit.is_root:
                 self._wrap(unit.plan.module, functools.partial(self._run, unit))
             for position, tensor in enumerate(unit.trainable):
-                # The node is kept because the parameter refers to it weakly.
+                # Needs the parameter's own memory: hooks come before its release. The
+                # node is kept because the parameter refers to it weakly.
                 view: Any = tensor.parameter.expand_as(tensor.parameter)
                 node = view.grad_fn.next_functions[0][0]
                 node.register_hook(functools.partial(self._on_gradient, unit, position))
@@ -60,15 +65,16 @@ class Hooks:
                 self._wrap(module, functools.partial(self._run_guarded, root))
 
     def _wrap(self, module: torch.nn.Module, run: Callable[..., Any]) -> None:
-        if "forward" in vars(module):
-            raise StateError(
-                f"{type(module).__name__}.forward is already replaced on the instance (offloaded "
-                "twice, or by another tool); offload() must be the only one")
         forward = module.forward
 
         @functools.wraps(forward)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            return run(forward, args, kwargs)
+            if torch.jit.is_tracing():
+                raise UnsupportedError(
+                    "an offloaded module cannot be traced: the trace would keep none of its "
+                    "weights. Trace it before offload() or after optimizer.restore()")
+            with self._residency.gate:
+                return run(forward, args, kwargs)
 
         module.forward = wrapper
         self._wrapped.append(module)
@@ -132,7 +138,8 @@ class Hooks:
             if not unit.busy and not self._residency.needed_next(unit, mode):
                 self._residency.release(unit)
         for tensor in differentiable_in(outputs):
-            _hook(unit, tensor, functools.partial(self._before_backward, unit))
+            _hook(unit, tensor, functools.partial(
+                self._before_backward, unit, self._steps.current))
         return outputs
 
     def _watch_inputs(self, unit: Unit, inputs: Any) -> None:
@@ -144,17 +151,28 @@ class Hooks:
 
     # ---- backward -------------------------------------------------------------------------------
 
-    def _before_backward(self, unit: Unit, _gradient: torch.Tensor) -> None:
-        self._backward.inside()
-        if not unit.held or not unit.resident:
-            unit.held = True
-            self._residency.enter(unit, TRAIN)
+    def _before_backward(self, unit: Unit, step: int, _gradient: torch.Tensor) -> None:
+        with self._residency.gate:
+            if torch.is_grad_enabled():
+                raise UnsupportedError(
+                    f"backward with create_graph=True came through unit {unit.name!r}: second "
+                    "derivatives of an offloaded module are not supported")
+            if step != self._steps.current:
+                raise StateError(
+                    f"backward of a forward of step {step} in step {self._steps.current}: the "
+                    f"weights of unit {unit.name!r} have changed since. Run the forward again")
+            self._backward.inside()
+            if not unit.held or not unit.resident:
+                unit.held = True
+                self._residency.enter(unit, TRAIN)
 
     def _on_gradient(self, unit: Unit, position: int, *_: Any) -> None:
-        self._backward.on_gradient(unit, position)
+        with self._residency.gate:
+            self._backward.on_gradient(unit, position)
 
     def _on_input_gradient(self, unit: Unit, _gradient: torch.Tensor) -> None:
-        self._backward.on_input_gradient(unit)
+        with self._residency.gate:
+            self._backward.on_input_gradient(unit)
 
 
 def _hook(unit: Unit, tensor: Any, call: Callable[[torch.Tensor], None]) -> None:

@@ -10,6 +10,7 @@ import torch
 from luwu.errors import StateError
 from luwu.session import Session
 from luwu.torch.plan import TensorPlan, UnitPlan
+from luwu.torch.released import unseal
 
 
 def layer_values(plan: UnitPlan) -> np.ndarray:
@@ -36,7 +37,11 @@ class Masters:
             for layer, plan in enumerate(plans) for tensor in plan.tensors}
         self._handles: list[Any] = []
         self._guarded: list[torch.nn.Module] = []
-        self._guard()
+        try:
+            self._guard()
+        except BaseException:
+            self.unguard()
+            raise
 
     def read(self, quantity: str = "master") -> dict[str, torch.Tensor]:
         """Name to fp32 tensor, for every offloaded parameter. Any one worker may call it alone."""
@@ -49,11 +54,11 @@ class Masters:
                 found[tensor.name] = part.clone().view(tensor.parameter.shape)
         return found
 
-    def restore(self) -> None:
-        """Gives the parameters ordinary memory with the present weights."""
-        values = self.read()
+    def restore(self, values: dict[str, torch.Tensor]) -> None:
+        """Gives the parameters ordinary memory with the weights that ``read`` returned."""
         for plan in self._plans:
             for tensor in plan.tensors:
+                unseal(tensor.parameter)
                 tensor.parameter.data = values[tensor.name].to(tensor.parameter.dtype)
 
     # ---- module.state_dict() and friends --------------------------------------------------------

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Sequence
 
 import torch
 
-from luwu.errors import ArgumentError
+from luwu.errors import ArgumentError, LuwuError
+from luwu.jobs import delete_job
 from luwu.session import Session
-from luwu.specs import SGD, AdamW, DType, HyperParameters, JobSpec
+from luwu.optimizers import SGD, AdamW, HyperParameters, LossScaling
+from luwu.specs import DType, JobSpec
+from luwu.torch.checks import check_module
 from luwu.torch.masters import layer_values
-from luwu.torch.optimizer import OffloadedOptimizer, defaults_of, group_values
+from luwu.torch.optimizer import OffloadedOptimizer, clip_limit
 from luwu.torch.plan import UnitPlan, UnitRule, plan_units
+from luwu.torch.released import unseal
 from luwu.torch.settings import Settings
 from luwu.torch.transfer import repeat
 from luwu.torch.unit import Unit
@@ -34,7 +39,9 @@ def offload(module: torch.nn.Module, *, units: UnitRule, endpoints: str | Sequen
             optimizer: HyperParameters = AdamW(),
             param_groups: Sequence[dict[str, Any]] | None = None, wire: str | DType = "bf16",
             gradient_wire: str | DType | None = None, micro_batches: int = 1,
-            missing_grad: str = "error", settings: Settings = Settings(),
+            missing_grad: str = "error", clip_grad_norm: float | None = None,
+            clip_scope: str | None = None, loss_scaling: LossScaling | bool | None = None,
+            update_mode: str = "auto", settings: Settings = Settings(),
             connect: Callable[[JobSpec], Session] | None = None) -> OffloadedOptimizer:
     """Moves ``module``'s parameters into the daemons, in place, and returns its optimizer.
 
@@ -49,58 +56,151 @@ def offload(module: torch.nn.Module, *, units: UnitRule, endpoints: str | Sequen
     itself, not only its units.
     ``endpoints``: "host:port,..." of any daemons. ``job``: the run's name, equal for all workers.
     ``rank``, ``world_size``: default to ``$RANK`` and ``$WORLD_SIZE``, else 0 and 1.
-    ``optimizer``: kind and default hyper-parameters. ``param_groups``: as for torch optimizers.
+    ``optimizer``: kind, default hyper-parameters, and how state is kept (``luwu.optimizers``).
+    ``param_groups``: as for torch optimizers.
     ``wire``: dtype of weights on the wire ("bf16", "fp32", "fp16"); ``gradient_wire`` likewise,
     default the same. Parameters keep their own dtype (float32, bfloat16 or float16).
-    ``micro_batches``: backward passes in each step; or use ``optimizer.accumulate()``.
+    ``micro_batches``: backward passes in each step; or use ``optimizer.accumulate()``, for which
+    large models need ``settings.accumulates``.
     ``missing_grad``: a parameter without gradient in a unit where others have one is an "error", or
     counts as "zero". A unit without any gradient is not updated in that step, as in torch.
+    ``clip_grad_norm``: largest gradient norm, as ``torch.nn.utils.clip_grad_norm_`` would limit it,
+    over all workers and daemons, of what ``clip_scope`` names: "global" (the default), "group" (a
+    parameter group may have a "max_norm" of its own) or "layer" (each unit). It may change from
+    step to step: ``optimizer.set_max_norm``. A ``clip_scope`` alone begins without a limit.
+    ``loss_scaling``: dynamic loss scale kept by the daemons, ``True`` for the defaults; call
+    ``optimizer.scale(loss).backward()``.
+    ``update_mode``: "immediate", "deferred" or "speculative", see ``luwu.JobSpec``; "auto" takes
+    "deferred" for clipping and loss scaling and else "immediate".
     ``connect``: makes the session from the job's spec, instead of ``endpoints``.
 
     Rank ``settings.loader_rank`` loads the module's present weights unless the job has its weights
     already (a restart); the others' initial weights are ignored. Frozen means ``requires_grad`` is
-    False now. Raises ``ArgumentError`` and the errors of ``luwu.Session``.
+    False now. Raises ``ArgumentError``, ``StateError`` and the errors of ``luwu.Session``; the
+    module is then as it was before.
+
+    Outside of a unit's forward and backward, using its weights raises ``StateError``: a unit must
+    contain all modules that use them, such as an ``nn.MultiheadAttention`` as a whole. Forwards
+    under ``no_grad`` may come from several threads (they take turns), training from one at a time.
+    Second derivatives (``create_graph=True``) are not supported.
     """
     rank = int(os.environ.get("RANK", "0")) if rank is None else rank
     world_size = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
+    _check(missing_grad, micro_batches)
+    facade = _facade(module, optimizer, param_groups, clip_scope, clip_grad_norm)
+    plans = plan_units(module, units, facade.param_groups)
+    check_module(module, plans)
+    spec = job_spec(JobOptions(
+        name=job, world_size=world_size, optimizer=_with_momentum(optimizer, facade),
+        groups=len(facade.param_groups), served=DType.parse(wire),
+        gradients=DType.parse(gradient_wire or wire), clip_scope=facade.clip_scope,
+        loss_scaling=LossScaling() if loss_scaling is True else loss_scaling or None,
+        update_mode=update_mode, accumulates=micro_batches > 1 or settings.accumulates), plans,
+        settings)
+    session = connect(spec) if connect is not None else Session(
+        endpoints, spec, rank, restart_count=settings.restart_count, transport=settings.transport,
+        verify=settings.verify, timeout_s=settings.open_timeout_s)
+    _move(facade, module, session, plans, Move(
+        settings, micro_batches, missing_grad, rank == settings.loader_rank,
+        endpoints if connect is None else None))
+    return facade
+
+
+def _facade(module: torch.nn.Module, optimizer: HyperParameters,
+            param_groups: Sequence[dict[str, Any]] | None, clip_scope: str | None,
+            clip_grad_norm: float | None) -> OffloadedOptimizer:
+    if clip_scope is None:
+        clip_scope = "none" if clip_grad_norm is None else "global"
+    if param_groups is None:
+        param_groups = [{"params": [p for p in module.parameters() if p.requires_grad]}]
+    return OffloadedOptimizer(
+        param_groups, optimizer, clip_scope, clip_limit(clip_grad_norm, "clip_grad_norm"))
+
+
+@dataclass(frozen=True)
+class Move:
+    """How ``_move`` goes about it. ``endpoints``: ``None`` when the session is not ours to undo."""
+
+    settings: Settings
+    micro_batches: int
+    missing_grad: str
+    loader: bool
+    endpoints: str | Sequence[str] | None
+
+
+def _move(facade: OffloadedOptimizer, module: torch.nn.Module, session: Session,
+          plans: Sequence[UnitPlan], how: Move) -> None:
+    """Loads the weights, ties the module to the facade and lets its memory go, or, on any failure,
+    leaves the module as it was and the daemons without this session."""
+    before = [(tensor.parameter, tensor.parameter.data, tensor.parameter.grad)
+              for plan in plans for tensor in plan.tensors]
+    try:
+        _load(session, plans, how.loader, how.settings.load_timeout_s)
+        units = [Unit(plan, index) for index, plan in enumerate(plans)]
+        facade.attach(module, session, units, how.settings, how.micro_batches, how.missing_grad)
+        _release(units)
+    except BaseException:
+        facade.abandon()
+        for parameter, data, grad in before:
+            unseal(parameter)
+            parameter.data, parameter.grad = data, grad
+        _leave(session, how.endpoints, how.settings)
+        raise
+
+
+def _check(missing_grad: str, micro_batches: int) -> None:
     if missing_grad not in ("error", "zero"):
         raise ArgumentError(f"missing_grad {missing_grad!r} is not 'error' or 'zero'")
     if micro_batches < 1:
         raise ArgumentError(f"micro_batches is {micro_batches}; it must be at least 1")
-    if param_groups is None:
-        param_groups = [{"params": [p for p in module.parameters() if p.requires_grad]}]
-    facade = OffloadedOptimizer(param_groups, optimizer)
-    plans = plan_units(module, units, facade.param_groups)
-    spec = job_spec(
-        job, world_size, plans, _with_momentum(optimizer, facade), len(facade.param_groups),
-        DType.parse(wire), DType.parse(gradient_wire or wire), settings)
-    session = connect(spec) if connect is not None else Session(
-        endpoints, spec, rank, restart_count=settings.restart_count, transport=settings.transport,
-        verify=settings.verify, timeout_s=settings.open_timeout_s)
+
+
+def _leave(session: Session, endpoints: str | Sequence[str] | None, settings: Settings) -> None:
+    """Undoes opening the session, and creating the job if it did and nobody else has joined."""
     try:
-        _load(session, plans, rank == settings.loader_rank, settings.load_timeout_s)
-    except BaseException:
+        created = session.info().created
         session.close()
-        raise
-    unit_list = [Unit(plan, index) for index, plan in enumerate(plans)]
-    for unit in unit_list:
+        if created and endpoints is not None:
+            delete_job(endpoints, session.job.name, timeout_s=settings.call_timeout_s)
+    except LuwuError:
+        session.close()  # the error that led here matters, not this one
+
+
+def _release(units: Sequence[Unit]) -> None:
+    for unit in units:
         for tensor in unit.plan.tensors:
             tensor.parameter.grad = None
         for storage in unit.storages:
             storage.release()
-    facade.attach(module, session, unit_list, settings, micro_batches, missing_grad)
-    return facade
 
 
-def job_spec(name: str, world_size: int, plans: Sequence[UnitPlan], optimizer: HyperParameters,
-             groups: int, served: DType, gradients: DType, settings: Settings) -> JobSpec:
+@dataclass(frozen=True)
+class JobOptions:
+    """What ``offload`` was asked for, in the words of ``luwu.JobSpec``."""
+
+    name: str
+    world_size: int
+    optimizer: HyperParameters
+    groups: int
+    served: DType
+    gradients: DType
+    clip_scope: str = "none"
+    loss_scaling: LossScaling | None = None
+    update_mode: str = "auto"
+    accumulates: bool = False
+
+
+def job_spec(options: JobOptions, plans: Sequence[UnitPlan], settings: Settings) -> JobSpec:
     """The job of a planned module."""
-    return JobSpec(
-        name=name, world_size=world_size, layers=tuple(plan.layer() for plan in plans),
-        optimizer=optimizer, groups=groups, served=served, gradients=gradients,
-        reduction=settings.reduction, on_non_finite=settings.on_non_finite,
-        keep_undo_state=settings.keep_undo_state, shard_elements=settings.shard_elements,
-        slots_per_worker=settings.slots_per_worker, overflow_bytes=settings.overflow_bytes)
+    try:
+        return JobSpec(
+            **vars(options), layers=tuple(plan.layer() for plan in plans),
+            reduction=settings.reduction, on_non_finite=settings.on_non_finite,
+            keep_undo_state=settings.keep_undo_state, held=DType.parse(settings.held),
+            shard_elements=settings.shard_elements, slots_per_worker=settings.slots_per_worker,
+            overflow_bytes=settings.overflow_bytes)
+    except ValueError as error:
+        raise ArgumentError(str(error)) from None
 
 
 def _with_momentum(optimizer: HyperParameters, facade: OffloadedOptimizer) -> HyperParameters:
@@ -108,7 +208,7 @@ def _with_momentum(optimizer: HyperParameters, facade: OffloadedOptimizer) -> Hy
     if isinstance(optimizer, SGD):
         for group in facade.param_groups:
             if group["momentum"] != 0:
-                return group_values(SGD, {**defaults_of(optimizer), **group})
+                return replace(optimizer, momentum=float(group["momentum"]))
     return optimizer
 
 

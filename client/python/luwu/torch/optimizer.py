@@ -3,56 +3,64 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Iterator, Sequence
 
 import torch
 
-from luwu.errors import JobFailedError, StateError
+from luwu.errors import ArgumentError, JobFailedError, StateError
 from luwu.session import CommitResult, Session
-from luwu.specs import SGD, AdamW, HyperParameters
+from luwu.optimizers import HyperParameters
 from luwu.torch.backward import Backward
 from luwu.torch.hooks import Hooks
 from luwu.torch.masters import Masters
 from luwu.torch.residency import Residency
 from luwu.torch.settings import Settings
-from luwu.torch.steps import Steps
+from luwu.torch.steps import GroupValues, Steps
 from luwu.torch.unit import Unit
 
 
 @dataclass(frozen=True)
 class StepOutcome:
     """How ``step`` ended. ``skipped``: a gradient was not finite; ``culprit`` names layer and
-    tensor, and the weights are unchanged. ``loss``: what the closure returned, if there was one."""
+    tensor, and the weights are unchanged. ``loss``: what the closure returned, if there was one.
+    ``grad_norm``, ``clip_factor``, ``loss_scale`` (of the next step): as in ``luwu.CommitResult``.
+    """
 
     step: int
     applied: bool
     culprit: str = ""
     loss: Any = None
+    grad_norm: float = math.nan
+    clip_factor: float = 1.0
+    loss_scale: float = 1.0
 
     @property
     def skipped(self) -> bool:
         return not self.applied
 
 
-def defaults_of(values: HyperParameters) -> dict[str, Any]:
-    """Hyper-parameters as the ``defaults`` of a torch optimizer."""
-    if isinstance(values, AdamW):
-        return {"lr": values.lr, "betas": tuple(values.betas), "eps": values.eps,
-                "weight_decay": values.weight_decay}
-    return {"lr": values.lr, "momentum": values.momentum, "dampening": values.dampening,
-            "weight_decay": values.weight_decay, "nesterov": values.nesterov}
-
-
-def group_values(kind: type, group: dict[str, Any]) -> HyperParameters:
+def group_values(defaults: HyperParameters, group: dict[str, Any]) -> HyperParameters:
     """The present hyper-parameters of a torch parameter group."""
-    if kind is AdamW:
-        beta1, beta2 = group["betas"]
-        return AdamW(lr=float(group["lr"]), betas=(float(beta1), float(beta2)),
-                     eps=float(group["eps"]), weight_decay=float(group["weight_decay"]))
-    return SGD(lr=float(group["lr"]), momentum=float(group["momentum"]),
-               dampening=float(group["dampening"]), weight_decay=float(group["weight_decay"]),
-               nesterov=bool(group["nesterov"]))
+    values = {name: bool(group[name]) if isinstance(value, bool) else _plain(group[name])
+              for name, value in defaults.step_values().items()}
+    return replace(defaults, **values)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of any library as Python's."""
+    if isinstance(value, (tuple, list)):
+        return tuple(_plain(item) for item in value)
+    return float(value)
+
+
+def clip_limit(value: float | None, what: str) -> float:
+    """A limit of a norm as the daemons take it: 0 for none, which infinity means in torch."""
+    limit = float(value or 0.0)
+    if math.isnan(limit) or limit < 0:
+        raise ArgumentError(f"{what} is {limit}; it must not be negative or NaN")
+    return 0.0 if math.isinf(limit) else limit
 
 
 class OffloadedOptimizer(torch.optim.Optimizer):
@@ -61,13 +69,22 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     ``param_groups`` hold lr and the like and may be edited between steps, by hand or by torch's lr
     schedulers. They travel with the step: it begins at its first training forward, and changing
     them between that and ``step()`` is an error. ``state`` is always empty. Gradients leave during
-    backward, so ``torch.nn.utils.clip_grad_norm_`` and the like find none.
+    backward, so ``torch.nn.utils.clip_grad_norm_`` and the like find none: the daemons clip, to the
+    groups' "max_norm" (``set_max_norm``), and scale the loss's gradients back (``scale``).
     """
 
-    def __init__(self, param_groups: Sequence[dict[str, Any]], defaults: HyperParameters) -> None:
-        self._kind = type(defaults)
+    def __init__(self, param_groups: Sequence[dict[str, Any]], defaults: HyperParameters,
+                 clip_scope: str = "none", max_norm: float = 0.0) -> None:
+        self._spec = defaults
+        self.clip_scope = clip_scope
+        self._last: StepOutcome | None = None
         self._complete = False
-        super().__init__(list(param_groups), defaults_of(defaults))
+        self._masters: Masters | None = None
+        self._hooks: Hooks | None = None
+        limit = {} if clip_scope == "none" else {"max_norm": max_norm}
+        if clip_scope == "none" and max_norm:
+            raise ArgumentError("clip_grad_norm is given with clip_scope 'none'")
+        super().__init__(list(param_groups), {**defaults.step_values(), **limit})
         self._complete = True
         self._keeps_momentum = any(group.get("momentum", 0) != 0 for group in self.param_groups)
 
@@ -77,7 +94,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self.module = module
         self.session = session
         self._units = units
-        self._steps = Steps(session, settings, self.hyper_parameters)
+        self._scales_loss = session.job.loss_scaling is not None
+        self._steps = Steps(session, settings, self._group_values)
         self._residency = Residency(session, units, settings, lambda: self._steps.current)
         self._backward = Backward(
             session, self._residency, units, settings, micro_batches, missing_grad)
@@ -95,17 +113,32 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     def step(  # type: ignore[override]
             self, closure: Callable[[], Any] | None = None) -> StepOutcome:
-        """Ends the step on all workers: the daemons have updated the weights when it returns.
+        """Ends the step on all workers and says how it ended. The daemons have updated the weights
+        when it returns or, with deferred updates, are about to: the next forward waits for each
+        unit's.
 
         Gradients have left during backward; units without any are closed as absent. Repeats for up
         to ``worker_timeout_s`` while a worker is lost or slow, then raises ``WorkerLostError`` or
         ``DeadlineError``, after which ``step()`` may be called again. ``JobFailedError`` when the
         job does not go on.
         """
+        self._check_weights_unused("step()")
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        with self._residency.gate:
+            return self._step(loss)
+
+    def _check_weights_unused(self, what: str) -> None:
+        with self._residency.gate:
+            if any(unit.running for unit in self._units):
+                raise StateError(
+                    f"{what} inside `with optimizer.materialized():` or inside a forward, which "
+                    "would go on with old weights: leave it first")
+
+    def _step(self, loss: Any) -> StepOutcome:
+        self._check_weights_unused("step()")
         self._steps.check_unchanged()
         self._steps.begin()
         self._backward.finish_step()
@@ -114,7 +147,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         if result.outcome == "failed":
             raise JobFailedError(f"step {step} failed: {result.culprit}")
         self._backward.reset_step()
-        return StepOutcome(step, result.applied, result.culprit, loss)
+        self._last = StepOutcome(step, result.applied, result.culprit, loss, result.grad_norm,
+                                 result.clip_factor, result.loss_scale)
+        return self._last
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops gradients that belong to no push. Those that were pushed are gone already."""
@@ -130,7 +165,11 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes the hyper-parameters from ``state_dict()``; the state itself is in the daemons."""
-        groups = state_dict["param_groups"]
+        groups = state_dict.get("param_groups")
+        if not isinstance(groups, (list, tuple)) or not all(isinstance(g, dict) for g in groups):
+            raise ArgumentError(
+                "load_state_dict(): there is no list 'param_groups' of dicts in it; pass what "
+                "state_dict() of an offloaded optimizer returned")
         if len(groups) != len(self.param_groups):
             raise StateError(
                 f"{len(groups)} parameter groups in the state, {len(self.param_groups)} in the job")
@@ -144,6 +183,43 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         """The step under way or to begin next. A restarted worker goes on from here."""
         return self._steps.current
 
+    @property
+    def last_commit(self) -> StepOutcome | None:
+        """How the last step of this process ended; ``None`` before the first."""
+        return self._last
+
+    @property
+    def grad_norm(self) -> float:
+        """Gradient norm of the last step, over all workers and before clipping; NaN before the
+        first step and when it was not finite."""
+        return math.nan if self._last is None else self._last.grad_norm
+
+    @property
+    def loss_scale(self) -> float:
+        """What ``scale`` multiplies with at present; 1 without loss scaling."""
+        return self.session.info().loss_scale
+
+    def scale(self, loss: Any) -> Any:
+        """``loss`` (a tensor, or a list or tuple of them) times the loss scale of the step, as
+        ``torch.cuda.amp.GradScaler.scale``: call backward on the result. Opens the step."""
+        if not self._scales_loss:
+            return loss
+        self._steps.begin()
+        factor = self.loss_scale
+        if isinstance(loss, (list, tuple)):
+            return type(loss)(each * factor for each in loss)
+        return loss * factor
+
+    def set_max_norm(self, max_norm: float) -> None:
+        """Limits gradient norms of all groups to ``max_norm`` from the next step on (0 or infinity:
+        not at all). The same as setting "max_norm" in ``param_groups``."""
+        if self.clip_scope == "none":
+            raise StateError("the job does not clip: pass clip_grad_norm or clip_scope to "
+                             "offload()")
+        limit = clip_limit(max_norm, "max_norm")
+        for group in self.param_groups:
+            group["max_norm"] = limit
+
     @contextlib.contextmanager
     def accumulate(self) -> Iterator[None]:
         """Backward passes inside push their gradients without closing the step: all micro-batches
@@ -156,34 +232,58 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def materialized(self) -> Iterator[None]:
-        """All weights are in memory inside, for reading (generation, export). Writes are lost."""
-        for unit in self._units:
-            unit.running += 1
-        try:
+        """All weights are in memory inside, for reading (generation, export). Writes are lost.
+        ``step()`` inside is an error, since it would leave old weights in memory."""
+        gate = self._residency.gate
+        with gate:
+            try:
+                for unit in self._units:
+                    self._residency.materialise(unit)
+            except BaseException:
+                self._residency.release_idle()
+                raise
             for unit in self._units:
-                self._residency.materialise(unit)
+                unit.running += 1
+        try:
             yield
         finally:
-            for unit in self._units:
-                unit.running -= 1
-            self._residency.release_idle()
+            with gate:
+                for unit in self._units:
+                    unit.running -= 1
+                self._residency.release_idle()
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """The fp32 master weights of all offloaded parameters by name, from the daemons. One worker
         may call it alone, between two steps. ``module.state_dict()`` gives them in the module's
         dtypes, with its buffers."""
-        return self._masters.read()
+        return self._reader().read()
+
+    def _reader(self) -> Masters:
+        assert self._masters is not None  # since attach()
+        return self._masters
 
     def moments(self, which: int) -> dict[str, torch.Tensor]:
-        """First (1) or second (2) moments by parameter name. SGD's momentum is the first."""
-        return self._masters.read({1: "moment1", 2: "moment2"}[which])
+        """First (1), second (2) or third (3) state tensors by parameter name, in torch's order:
+        exp_avg, exp_avg_sq, max_exp_avg_sq; momentum_buffer; sum."""
+        return self._reader().read({1: "moment1", 2: "moment2", 3: "moment3"}[which])
 
     def hyper_parameters(self) -> list[HyperParameters]:
         """The present values of all groups."""
-        values = [group_values(self._kind, group) for group in self.param_groups]
+        values = [group_values(self._spec, group) for group in self.param_groups]
         if not self._keeps_momentum and any(getattr(v, "momentum", 0) != 0 for v in values):
             raise StateError("the job keeps no momentum: pass SGD(momentum=...) to offload()")
         return values
+
+    def _group_values(self) -> list[GroupValues]:
+        limits = [clip_limit(group.get("max_norm"), f"max_norm of parameter group {index}")
+                  for index, group in enumerate(self.param_groups)]
+        if self.clip_scope == "none" and any(limits):
+            raise StateError("a parameter group has a max_norm, but the job does not clip: pass "
+                             "clip_grad_norm or clip_scope to offload()")
+        if self.clip_scope in ("global", "layer") and len(set(limits)) > 1:
+            raise StateError(f"parameter groups have the max_norm {limits}; with clip_scope "
+                             f"{self.clip_scope!r} they must be equal (set_max_norm)")
+        return list(zip(self.hyper_parameters(), limits))
 
     def resident_bytes(self) -> int:
         """Model-state bytes in this process now: weights of units in flight, gradients, optimizer
@@ -206,16 +306,28 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     def restore(self) -> None:
         """Turns the module back into an ordinary one with the present weights; then ``close``."""
-        self._detach()
-        self._masters.restore()
-        self.session.close()
+        self._check_weights_unused("restore()")
+        with self._residency.gate:
+            masters = self._reader()
+            values = masters.read()
+            self._detach()
+            masters.restore(values)
+            self.session.close()
 
     def close(self) -> None:
-        """Leaves the job. The module's weights are gone from this process (they read as NaN)."""
-        self._detach()
-        self.session.close()
+        """Leaves the job. The module's weights are gone from this process: reading them is an
+        error."""
+        with self._residency.gate:
+            self._detach()
+            self.session.close()
+
+    def abandon(self) -> None:
+        """Undoes ``attach``, whether it has finished or not. For ``offload``."""
+        if self._hooks is not None:
+            self._hooks.remove()
+        if self._masters is not None:
+            self._masters.unguard()
 
     def _detach(self) -> None:
-        self._hooks.remove()
-        self._masters.unguard()
+        self.abandon()
         self._backward.reset_step()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Callable, Sequence
 
+from luwu.errors import StateError
 from luwu.session import Session
+from luwu.torch.gate import Gate
 from luwu.torch.predictor import Predictor
 from luwu.torch.settings import Settings
 from luwu.torch.transfer import Transfer
@@ -21,24 +23,42 @@ class Residency:
         self._settings = settings
         self._version = version
         self.predictor = Predictor()
+        self.gate = Gate(settings.worker_timeout_s + settings.call_timeout_s)
 
     def enter(self, unit: Unit, mode: str) -> None:
         """Makes a unit's weights usable, and starts fetching what the last pass needed next."""
         if not self.predictor.visit(mode, unit.index):
             self.release_idle(keep=unit)
+        self._drop_stale(unit)
         self._start(unit)
         for index in self.predictor.upcoming(mode, self._settings.prefetch):
             self._start(self._units[index])
         self.materialise(unit)
 
     def materialise(self, unit: Unit) -> None:
-        """Waits for the fetch of a unit's weights, started now if it was not before."""
+        """Waits for the fetch of a unit's present weights, started now if it was not before."""
+        self._drop_stale(unit)
         if unit.resident:
             return
         self._start(unit)
+        self._finish_fetch(unit)
+
+    def _drop_stale(self, unit: Unit) -> None:
+        if unit.version == self._version() or not (unit.resident or unit.fetching is not None):
+            return
+        if unit.running:
+            raise StateError(
+                f"unit {unit.name!r} is in use with the weights of step {unit.version}, but step "
+                f"{self._version()} is the present one")
+        self.release(unit)
+
+    def _finish_fetch(self, unit: Unit) -> None:
         assert unit.fetching is not None
         try:
             unit.fetching.wait(self._settings.call_timeout_s, self._settings.worker_timeout_s)
+        except BaseException:
+            unit.stray = unit.fetching
+            raise
         finally:
             unit.fetching = None
         for storage in unit.storages:
@@ -52,7 +72,7 @@ class Residency:
     def release(self, unit: Unit) -> None:
         """Gives a unit's memory back. A fetch under way is waited for first: it writes there."""
         if unit.fetching is not None:
-            self.materialise(unit)
+            self._finish_fetch(unit)
         if unit.resident:
             unit.resident = False
             for storage in unit.storages:
@@ -67,7 +87,10 @@ class Residency:
     def _start(self, unit: Unit) -> None:
         if unit.resident or unit.fetching is not None:
             return
-        version = self._version()
+        if unit.stray is not None:
+            unit.stray.settle(self._settings.call_timeout_s)
+            unit.stray = None
+        version = unit.version = self._version()
 
         def start():  # type: ignore[no-untyped-def]
             segments = [storage.allocate() for storage in unit.storages]

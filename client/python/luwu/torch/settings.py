@@ -12,7 +12,10 @@ class Settings:
     ``worker_timeout_s``: how long a fetch, push or commit is repeated while a worker is lost or
     slow. ``call_timeout_s``: deadline of one call. ``open_timeout_s``: of creating or joining the
     job, in which daemons may have to set up its memory. ``load_timeout_s``: how long to wait for
-    the weights of rank ``loader_rank``. The others are as in ``luwu.Session`` and ``luwu.JobSpec``.
+    the weights of rank ``loader_rank``. ``held``: dtype of the gradient sums that deferred and
+    speculative updates hold ("fp32" or "bf16"). ``accumulates``: memory for gradient sums, for
+    ``optimizer.accumulate()`` without ``micro_batches``. The others are as in ``luwu.Session`` and
+    ``luwu.JobSpec``.
     """
 
     prefetch: int = 1
@@ -27,7 +30,9 @@ class Settings:
     verify: str = "tcp"
     reduction: str = "mean"
     on_non_finite: str = "skip"
-    keep_undo_state: bool = True
+    keep_undo_state: bool | None = None
+    held: str = "fp32"
     shard_elements: int | None = None
     slots_per_worker: int | None = None
     overflow_bytes: int | None = None
+    accumulates: bool = False

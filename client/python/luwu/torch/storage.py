@@ -6,8 +6,9 @@ that autograd saved in the forward pass share that storage, so in the backward p
 bytes that were fetched again. The bytes are written outside of autograd, so version counters do
 not move.
 
-While released, a parameter's ``data`` is one shared NaN in the parameter's shape (strides 0, no
-storage of its own): looking at it outside of forward and backward gives NaN, not a crash.
+While released, a parameter refuses to be read (``released``), and its ``data`` is one shared NaN in
+the parameter's shape (strides 0, no storage of its own): what gets past torch's functions finds NaN
+and does not crash.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 
 from luwu.buffers import Memory, Segment
 from luwu.torch.plan import WIRE_DTYPES, TensorPlan, UnitPlan
+from luwu.torch.released import is_sealed, seal, unseal
 
 _placeholders: dict[torch.dtype, torch.Tensor] = {}
 
@@ -39,7 +41,9 @@ def placeholder(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def is_placeholder(tensor: torch.Tensor) -> bool:
-    """True for the data of a released parameter."""
+    """True for a released parameter and its data."""
+    if is_sealed(tensor):
+        return True
     nan = _placeholders.get(tensor.dtype)
     return nan is not None and raw_storage(tensor).data_ptr() == raw_storage(nan).data_ptr()
 
@@ -60,7 +64,7 @@ class FlatStorage:
         for tensor in tensors:
             shape = tensor.parameter.shape
             view = flat.narrow(0, tensor.offset - self.offset, tensor.elements).view(shape)
-            self._members.append((tensor.parameter, view, placeholder(tensor.parameter)))
+            self._members.append((tensor, view, placeholder(tensor.parameter)))
 
     @property
     def nbytes(self) -> int:
@@ -77,13 +81,16 @@ class FlatStorage:
 
     def attach(self) -> None:
         """Lets the parameters show the storage. The Parameter objects stay the same."""
-        for parameter, view, _ in self._members:
-            parameter.data = view
+        for tensor, view, _ in self._members:
+            unseal(tensor.parameter)
+            tensor.parameter.data = view
 
     def release(self) -> None:
         """Gives the memory back. Nothing may be reading or writing it."""
-        for parameter, _, filler in self._members:
-            parameter.data = filler
+        for tensor, _, filler in self._members:
+            unseal(tensor.parameter)
+            tensor.parameter.data = filler
+            seal(tensor.parameter, f"parameter {tensor.name!r}")
         self._raw.resize_(0)
 
 

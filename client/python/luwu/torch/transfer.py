@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Callable, TypeVar
 
-from luwu.errors import CancelledError, RetryableError
+from luwu.errors import CancelledError, LuwuError, RetryableError
 from luwu.operations import Operation
 
 _PAUSE_S = 0.2  # between attempts that fail at once
@@ -33,6 +33,14 @@ class Transfer:
     def __init__(self, start: Callable[[], Operation]) -> None:
         self._start = start
         self._operation = start()
+
+    def settle(self, timeout_s: float) -> None:
+        """Waits until it has ended, well or badly, and no longer touches its memory."""
+        try:
+            self._operation.wait(timeout_s)
+        except LuwuError:
+            if not self._operation.done:
+                raise
 
     def wait(self, attempt_s: float, budget_s: float) -> None:
         """Waits until done. Other errors than retryable ones are raised at once."""

@@ -10,8 +10,8 @@ from luwu.torch.transfer import Transfer
 
 
 class Unit:
-    """A unit at run time. ``index`` is its layer in the job. Used by the training thread (and the
-    autograd thread while that one waits for it), so it has no lock."""
+    """A unit at run time. ``index`` is its layer in the job. Used only by the thread that holds the
+    module's ``Gate``."""
 
     def __init__(self, plan: UnitPlan, index: int) -> None:
         self.plan = plan
@@ -19,7 +19,9 @@ class Unit:
         self.trainable = plan.trainable
         self.storages: list[FlatStorage] = flat_storages(plan)
         self.fetching: Transfer | None = None
+        self.stray: Transfer | None = None  # given up (Ctrl-C, time out), may still write
         self.resident = False
+        self.version = -1  # of the weights in memory or being fetched
         self.running = 0  # forward calls on the stack
         self.held = False  # must stay resident: in backward, or the root of a training pass
         self.pushing: Transfer | None = None

@@ -1,0 +1,24 @@
+// What the subcommands of luwu-bench share: counts such as "100M" and where the report goes.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+#include "tests/bench/link.h"
+
+namespace luwu::bench {
+
+// An option that takes "100M", "1.5G", "4096".
+CLI::Option* AddCount(CLI::App* app, const std::string& name, uint64_t* count,
+                      const std::string& description);
+
+// --json [FILE]: JSON to FILE, or to standard output without FILE; text without the option.
+struct JsonTarget {
+  CLI::Option* option = nullptr;
+  std::string file;
+};
+void AddJsonOption(CLI::App* app, JsonTarget* target);
+Status WriteReport(const JsonTarget& target, const std::string& text, const Json& json);
+
+}  // namespace luwu::bench
