@@ -42,7 +42,7 @@ Status JobImpl::Read(const ReadPlace& place, TimePoint deadline,
   const uint32_t array = static_cast<uint32_t>(quantity) - 1;
   const uint32_t arrays = layer_spec.trainable() ? optim::LayoutOf(spec().optimizer).count : 1;
   if (array >= arrays) {
-    return Error(ErrorCode::kNotFound, "layer {} '{}' has no {}: {}", layer, layer_spec.name,
+    return Error(ErrorCode::kInvalidArgument, "layer {} '{}' has no {}: {}", layer, layer_spec.name,
                  QuantityName(quantity),
                  layer_spec.trainable() ? "the job's optimizer keeps none" : "it is frozen");
   }

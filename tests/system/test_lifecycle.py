@@ -41,7 +41,8 @@ def test_a_second_signal_ends_a_daemon_that_is_stopping_at_once(start_cluster):
     daemon.send_signal(signal.SIGCONT)
     assert daemon.wait() == 3
     last = daemon.log().splitlines()[-1]
-    assert 'stop_forced reason="SIGTERM while stopping"' in last
+    # Which of the two was looked at first is the kernel's choice.
+    assert 'stop_forced reason="SIG' in last and 'while stopping"' in last
 
 
 @pytest.mark.parametrize("thread_ends", [False, True])

@@ -194,9 +194,10 @@ TEST(JobRead, RefusesWhatThereIsNot) {
   JobWorld world(spec);
   world.LoadAll([](uint32_t, uint64_t) { return 1.0f; });
   ExpectError(world.ReadLayer(2, Quantity::kMaster).status(), ErrorCode::kInvalidArgument, {});
-  ExpectError(world.ReadLayer(0, Quantity::kMoment1).status(), ErrorCode::kNotFound,
+  ExpectError(world.ReadLayer(0, Quantity::kMoment1).status(), ErrorCode::kInvalidArgument,
               {"first moment", "optimizer keeps none"});
-  ExpectError(world.ReadLayer(1, Quantity::kMoment2).status(), ErrorCode::kNotFound, {"frozen"});
+  ExpectError(world.ReadLayer(1, Quantity::kMoment2).status(), ErrorCode::kInvalidArgument,
+              {"frozen"});
   EXPECT_EQ(world.ReadLayer(1, Quantity::kMaster)->size(), 10u);
 }
 
