@@ -114,7 +114,8 @@ void JobImpl::EndIfStuck(uint32_t rank_number, JobEffects* effects) {
       Error(ErrorCode::kResourceExhausted,
             "job '{}' was created without accumulation, and rank {} has filled all {} "
             "slots and {} overflow blocks of node '{}' with gradients of shards that it "
-            "has not closed: create the job with accumulates=1 (Python: micro_batches), "
+            "has not closed: create the job with accumulates=1 (Python: micro_batches or "
+            "Settings.accumulates; delete the job first), "
             "or raise overflow_bytes",
             spec().name, rank_number, rank.slots.size(), overflow_.block_count(), self().name),
       effects);
