@@ -42,6 +42,18 @@ def test_importing_luwu_loads_neither_torch_nor_the_library() -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_settings_and_loss_scaling_are_in_both_modules() -> None:
+    result = run_python(
+        "import luwu, sys\n"
+        "found = luwu.Settings(), luwu.LossScaling()\n"
+        "assert 'torch' not in sys.modules\n"
+        "import luwu.torch\n"
+        "assert luwu.torch.Settings is luwu.Settings\n"
+        "assert luwu.torch.LossScaling is luwu.LossScaling\n"
+        "assert {'Settings', 'LossScaling'} <= {*luwu.__all__} & {*luwu.torch.__all__}")
+    assert result.returncode == 0, result.stderr
+
+
 def test_a_missing_library_says_where_it_was_looked_for() -> None:
     result = run_python(
         "import luwu\n"

@@ -7,6 +7,7 @@ equal bit for bit.
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any, Callable
 
 import pytest
@@ -152,9 +153,36 @@ def test_a_step_with_fewer_micro_batches_is_closed_by_step() -> None:
     net = make_net()
     optimizer, session = start(net, micro_batches=3)
     loss_of(net, batch(0)).backward()
-    assert optimizer.step().applied
+    with pytest.warns(UserWarning, match=r"after 1 of micro_batches=3 .*accumulate\(\)") as told:
+        assert optimizer.step().applied
+    assert [each.filename for each in told] == [__file__]
     assert [verb for verb, layer, _ in session.log if layer == 1 and verb != "fetch"] == [
         "push", "close"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss_of(net, batch(1)).backward()
+        assert optimizer.step().applied, "told once"
+
+
+def test_steps_that_are_meant_to_be_short_or_are_empty_do_not_warn() -> None:
+    net = make_net()
+    optimizer, _ = start(net, micro_batches=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with optimizer.accumulate():
+            loss_of(net, batch(0)).backward()
+        assert optimizer.step().applied
+        loss_of(net, batch(1)).backward()
+        with optimizer.accumulate():
+            loss_of(net, batch(2)).backward()
+        assert optimizer.step().applied
+        optimizer.step()
+        for micro in range(3):
+            loss_of(net, batch(3, rank=micro)).backward()
+        assert optimizer.step().applied
+    loss_of(net, batch(4)).backward()
+    with pytest.warns(UserWarning, match="after 1 of micro_batches=3"):
+        optimizer.step()
 
 
 def test_a_second_backward_without_accumulate_names_the_fix() -> None:

@@ -146,6 +146,27 @@ def test_loss_scaling_equals_plain_training_without_the_skipped_steps(
     optimizer.close()
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_forgotten_scale_reaches_no_daemon_and_the_pass_can_be_repeated(
+        cluster: Cluster, job_name: str, mode: str) -> None:
+    net, reference = make_net(), make_net()
+    optimizer = offload(cluster, job_name, net, update_mode=mode,
+                        loss_scaling=luwu.LossScaling(init_scale=2.0))
+    theirs = torch.optim.AdamW(reference.parameters(), lr=1e-2)
+    for step in range(3):
+        pushed = optimizer.session.info().pushed_bytes
+        with pytest.raises(luwu.StateError, match="call optimizer.scale"):
+            loss_of(net, batch(step)).backward()
+        assert optimizer.session.info().pushed_bytes == pushed
+        optimizer.scale(loss_of(net, batch(step))).backward()
+        assert optimizer.step().applied
+        theirs.zero_grad(set_to_none=True)
+        loss_of(reference, batch(step)).backward()
+        theirs.step()
+    assert_same(optimizer.full_state_dict(), reference)
+    optimizer.close()
+
+
 @pytest.mark.parametrize("precision", ["bfloat16", "blockwise8"])
 def test_coarse_state_trains_the_model_nearly_as_well(
         cluster: Cluster, job_name: str, precision: str) -> None:
@@ -231,6 +252,37 @@ def test_a_scaled_loss_gives_the_weights_of_a_plain_one() -> None:
     assert_equal_weights(net, reference)
 
 
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_a_backward_without_scale_is_refused_in_every_step(micro_batches: int) -> None:
+    net, reference = make_net(), make_net()
+    optimizer, session = start(net, loss_scaling=True, micro_batches=micro_batches)
+    theirs = torch.optim.AdamW(reference.parameters(), lr=1e-2)
+    for step in range(2):
+        with pytest.raises(luwu.StateError, match=r"call optimizer.scale\(loss\).backward\(\); "
+                                                  "gradients are divided by the loss scale"):
+            loss_of(net, batch(step)).backward()
+        assert session.step == step and not session.sums
+        assert all(parameter.grad is None for parameter in net.parameters())
+        theirs.zero_grad(set_to_none=True)
+        for micro in range(micro_batches):
+            optimizer.scale(loss_of(net, batch(step, rank=micro))).backward()
+            loss_of(reference, batch(step, rank=micro)).backward()
+        assert optimizer.step().applied
+        theirs.step()
+    assert_equal_weights(net, reference)
+
+
+def test_a_step_that_has_no_gradients_needs_no_scale_and_a_repeated_one_keeps_it() -> None:
+    net = make_net()
+    optimizer, session = start(net, loss_scaling=True)
+    assert optimizer.step().applied
+    optimizer.scale(loss_of(net, batch(0))).backward()
+    session.fail_next = {"commit": [luwu.StateError("not now")]}
+    with pytest.raises(luwu.StateError, match="not now"):
+        optimizer.step()
+    assert optimizer.step().applied and optimizer.current_step == 2
+
+
 @pytest.mark.parametrize("options, mode, keeps", [
     (dict(), "immediate", True), (dict(clip_scope="layer"), "deferred", False),
     (dict(loss_scaling=True), "deferred", False),
@@ -248,9 +300,26 @@ def test_the_mode_and_the_undo_state_are_what_is_needed(
     assert c_job(session.job).keep_undo_state == keeps
 
 
-def test_settings_choose_the_dtype_of_held_sums() -> None:
-    _, session = start(make_net(), clip_grad_norm=1.0, settings=lt.Settings(held="bf16"))
+@pytest.mark.parametrize("name", ["bf16", "bfloat16"])
+def test_settings_choose_the_dtype_of_held_sums(name: str) -> None:
+    _, session = start(make_net(), clip_grad_norm=1.0, settings=lt.Settings(held=name))
     assert session.job.held is luwu.DType.BFLOAT16
+
+
+@pytest.mark.parametrize("short, full", [
+    ("fp32", "float32"), ("bf16", "bfloat16"), ("fp16", "float16")])
+def test_dtypes_have_short_and_full_names(short: str, full: str) -> None:
+    jobs = [start(make_net(), wire=a, gradient_wire=b)[1].job
+            for a, b in ((short, full), (full, short))]
+    assert jobs[0] == jobs[1] and jobs[0].served.name == jobs[0].gradients.name == full.upper()
+    layers = jobs[0].layers
+    spec = luwu.JobSpec("j", 1, layers, served=short, gradients=full)  # type: ignore[arg-type]
+    assert spec.served is spec.gradients is luwu.DType[full.upper()]
+    with pytest.raises(ValueError, match="dtype 'int8' is not one of"):
+        luwu.JobSpec("j", 1, layers, held="int8")  # type: ignore[arg-type]
+    if short != "fp16":
+        assert luwu.SGD(state_precision=short) == luwu.SGD(state_precision=full)
+        assert luwu.SGD(state_precision=short).state_precision == full
 
 
 def test_what_does_not_go_together_is_an_error() -> None:

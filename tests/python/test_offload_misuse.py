@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import threading
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from cluster import Cluster
+from fake_session import FakeSession
 from fake_training import assert_equal_weights, start
 from models import Block, Net, batch, loss_of, make_net
 from torch import nn
@@ -161,6 +163,57 @@ def test_an_infinite_norm_limit_means_none_as_in_torch() -> None:
     optimizer, session = start(net, clip_grad_norm=float("inf"))
     loss_of(net, batch(0))
     assert session.max_norm == [0.0]
+
+
+# ---- a job that has its weights already ---------------------------------------------------------
+
+
+def join_at(step: int, **settings: Any) -> lt.OffloadedOptimizer:
+    def connect(job: luwu.JobSpec) -> Any:
+        session = FakeSession(job)
+        session.finish_load()
+        session.step = step
+        return session
+
+    return lt.offload(make_net(), units=Block, job="run-1", rank=settings.pop("rank", 0),
+                      wire="fp32", connect=connect, settings=lt.Settings(**settings))
+
+
+def test_joining_a_job_under_way_says_that_the_weights_are_ignored() -> None:
+    with pytest.warns(UserWarning, match="'run-1' goes on at step 3; the weights of this process "
+                                         r"are ignored.*\(luwuctl delete run-1\)") as told:
+        join_at(3)
+    assert [each.filename for each in told] == [__file__]
+
+
+def test_the_warning_as_an_error_leaves_the_module_as_it_was() -> None:
+    net, reference = make_net(), make_net()
+    sessions: list[FakeSession] = []
+
+    def connect(job: luwu.JobSpec) -> Any:
+        sessions.append(FakeSession(job))
+        sessions[0].finish_load()
+        sessions[0].step = 1
+        return sessions[0]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="goes on at step 1"):
+            start(net, connect=connect)
+    assert_equal_weights(net, reference)
+    train_both(start(net)[0], net, reference, 2)
+
+
+@pytest.mark.parametrize("step, settings, environment", [
+    (0, {}, "0"), (3, dict(restart_count=1), "0"), (3, {}, "2"), (3, dict(rank=1), "0"),
+])
+def test_new_jobs_restarted_workers_and_other_ranks_do_not_warn(
+        step: int, settings: dict[str, Any], environment: str,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", environment)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert join_at(step, **settings).current_step == step
 
 
 # ---- threads ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Callable
 
 import pytest
@@ -241,7 +242,11 @@ def test_a_worker_that_comes_back_finds_step_and_weights(cluster: Cluster, job_n
     masters = optimizer.full_state_dict()
     optimizer.close()
     fresh = make_net(seed=9)  # its own weights are ignored
-    resumed = offload(cluster, job_name, fresh, settings=settings(restart_count=1))
+    with pytest.warns(UserWarning, match="goes on at step 3; the weights of this process"):
+        offload(cluster, job_name, make_net(seed=9)).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        resumed = offload(cluster, job_name, fresh, settings=settings(restart_count=1))
     assert resumed.current_step == 3
     found = resumed.full_state_dict()
     assert all(torch.equal(masters[name], found[name]) for name in masters)

@@ -18,6 +18,7 @@ from luwu.library import library_version, set_log_sink
 from luwu.operations import Operation
 from luwu.optimizers import SGD, Adagrad, Adam, AdamW, HyperParameters, Lion, LossScaling
 from luwu.session import CommitResult, Piece, Session, SessionInfo
+from luwu.settings import Settings
 from luwu.specs import DType, JobSpec, LayerSpec, TensorSpec, layer_of
 
 __version__ = "0.1.0"
@@ -29,7 +30,7 @@ __all__ = [
     "LayerClosedError", "LayerSpec", "LibraryError", "Lion", "LossScaling", "LuwuError", "Memory",
     "NodeLostError", "NotFoundError", "Operation", "Piece", "RankTakenError",
     "ResourceExhaustedError", "RetryableError", "SGD", "SchemaMismatchError", "Segment", "Session",
-    "SessionInfo", "SessionLostError", "StaleEpochError", "StaleVersionError", "StateError",
-    "StepMismatchError", "TensorSpec", "UnavailableError", "UnsupportedError", "WorkerLostError",
-    "delete_job", "layer_of", "library_version", "set_log_sink",
+    "SessionInfo", "SessionLostError", "Settings", "StaleEpochError", "StaleVersionError",
+    "StateError", "StepMismatchError", "TensorSpec", "UnavailableError", "UnsupportedError",
+    "WorkerLostError", "delete_job", "layer_of", "library_version", "set_log_sink",
 ]

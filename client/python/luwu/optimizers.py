@@ -10,6 +10,7 @@ Keyword-only fields of all optimizers:
 ``state_precision``: of everything the optimizer keeps but the master weights. "float32";
 "bfloat16", half the bytes, rounded stochastically; "blockwise8", about a quarter, 8 bits relative
 to the largest value of each block of 256, rounded stochastically. The last two are not exact.
+"fp32" and "bf16" are understood too.
 ``master_format``: "float32", or "split": the same fp32 value kept as the served bfloat16 copy and
 the 16 bits that it lacks, 2 bytes a parameter less. Needs bfloat16 on the wire.
 ``rounding_seed``: of stochastic rounding; equal seeds give equal bits on any number of daemons.
@@ -23,6 +24,7 @@ from typing import Any, Union
 
 STATE_PRECISIONS = {"float32": 1, "bfloat16": 2, "blockwise8": 3}
 MASTER_FORMATS = {"float32": 1, "split": 2}
+_SHORT = {"fp32": "float32", "bf16": "bfloat16"}
 _FIXED = frozenset({"amsgrad", "initial_accumulator_value", "state_precision", "master_format",
                     "rounding_seed"})
 
@@ -38,9 +40,11 @@ class _Storage:
     def __post_init__(self) -> None:
         for field, known in (("state_precision", STATE_PRECISIONS),
                              ("master_format", MASTER_FORMATS)):
-            if getattr(self, field) not in known:
-                raise ValueError(f"{field} {getattr(self, field)!r} is not one of "
-                                 f"{', '.join(known)}")
+            value = getattr(self, field)
+            value = _SHORT.get(value, value)
+            if value not in known:
+                raise ValueError(f"{field} {value!r} is not one of {', '.join(known)}")
+            object.__setattr__(self, field, value)
 
     def step_values(self) -> dict[str, Any]:
         """The hyper-parameters that travel with each step, by name."""

@@ -76,6 +76,13 @@ class Piece:
     offset: int
 
 
+def resolved_restart_count(restart_count: int | None) -> int:
+    """``restart_count`` with its default."""
+    if restart_count is None:
+        return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return restart_count
+
+
 class Session:
     """One worker's membership in one job, on all daemons. A context manager; ``close`` ends it.
 
@@ -94,8 +101,7 @@ class Session:
                  restart_count: int | None = None, transport: str = "auto",
                  tcp_connections: int = 0, verify: str = "tcp", timeout_s: float = 30.0,
                  node_timeout_s: float = 5.0, fault_plan: str | None = None) -> None:
-        if restart_count is None:
-            restart_count = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        restart_count = resolved_restart_count(restart_count)
         if not isinstance(endpoints, str):
             endpoints = ",".join(endpoints)
         options = _ffi.COpenOptions(

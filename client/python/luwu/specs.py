@@ -77,7 +77,8 @@ class LayerSpec:
 class JobSpec:
     """A training run. ``None`` leaves a size to the library's default.
 
-    ``served`` and ``gradients`` are the dtypes on the wire; buffers of another dtype are converted.
+    ``served`` and ``gradients`` are the dtypes on the wire (``DType`` or its names); buffers of
+    another dtype are converted.
     ``optimizer`` fixes the kind of optimizer and how its state is kept (``luwu.optimizers``), and
     whether SGD keeps momentum; the values that a step uses travel with ``Session.begin_step``.
 
@@ -120,6 +121,8 @@ class JobSpec:
             if getattr(self, name) not in known:
                 raise ValueError(
                     f"{name} {getattr(self, name)!r} is not one of {', '.join(known)}")
+        for name in ("served", "gradients", "held"):
+            object.__setattr__(self, name, DType.parse(getattr(self, name)))
         if self.reduction not in ("sum", "mean"):
             raise ValueError(f"reduction {self.reduction!r} is not 'sum' or 'mean'")
         if self.on_non_finite not in ("skip", "fail"):

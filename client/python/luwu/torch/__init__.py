@@ -16,10 +16,11 @@ of ``offload``), since this process never has all of them.
 Works with torch 1.13 and 2.x. Importing this needs torch; ``import luwu`` does not.
 """
 
+from luwu.optimizers import LossScaling
+from luwu.settings import Settings
 from luwu.torch.offload import decay_groups, offload
 from luwu.torch.optimizer import OffloadedOptimizer, StepOutcome
-from luwu.torch.settings import Settings
 from luwu.torch.storage import is_placeholder
 
-__all__ = ["OffloadedOptimizer", "Settings", "StepOutcome", "decay_groups", "is_placeholder",
-           "offload"]
+__all__ = ["LossScaling", "OffloadedOptimizer", "Settings", "StepOutcome", "decay_groups",
+           "is_placeholder", "offload"]

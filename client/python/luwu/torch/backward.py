@@ -18,7 +18,7 @@ from luwu.errors import LuwuError, StateError, UnsupportedError
 from luwu.session import Session
 from luwu.torch.plan import WIRE_DTYPES, TensorPlan
 from luwu.torch.residency import Residency
-from luwu.torch.settings import Settings
+from luwu.settings import Settings
 from luwu.torch.transfer import Transfer
 from luwu.torch.unit import Unit
 
@@ -34,14 +34,16 @@ class Backward:
         self._residency = residency
         self._units = units
         self._settings = settings
-        self._micro_batches = micro_batches
+        self.micro_batches = micro_batches
         self._zero_missing = missing_grad == "zero"
         self._active = False
         self._thread = 0  # that runs the active pass
         self._in_flight: deque[Unit] = deque()
         self._passes = 0  # backward passes of this step
+        self._by_hand = False  # accumulate() was used in this step
         self._error: LuwuError | None = None  # the pass failed after gradients had been pushed
         self.accumulating = False
+        self.scaled = session.job.loss_scaling is None  # or scale() was called in this step
 
     # ---- where are we ---------------------------------------------------------------------------
 
@@ -76,13 +78,22 @@ class Backward:
         if self._active and not other and not _inside_any():
             self._active = False
             self.end_pass()
-            if self._error is None and self._pushed_any():
+            if self._error is None and self.pushed_any:
                 self._error = StateError(
                     "the last backward pass failed after gradients had been pushed, so this step "
                     "can not be repeated by this process: restart the worker, which resumes it")
 
-    def _pushed_any(self) -> bool:
+    @property
+    def pushed_any(self) -> bool:
+        """True when gradients have left in this step."""
         return any(unit.contributions for unit in self._units)
+
+    @property
+    def passes_of_early_step(self) -> int:
+        """The passes so far, if there are some but fewer than ``micro_batches`` and nothing says
+        that this is meant; else 0."""
+        early = self._passes < self.micro_batches and not self._by_hand
+        return self._passes if early else 0
 
     def check(self) -> None:
         """Raises the error after which the step cannot go on."""
@@ -126,9 +137,10 @@ class Backward:
     # ---- pushing --------------------------------------------------------------------------------
 
     def _closing(self) -> bool:
-        return not self.accumulating and self._passes >= self._micro_batches - 1
+        return not self.accumulating and self._passes >= self.micro_batches - 1
 
     def _push(self, unit: Unit) -> None:
+        self._check_scaled()
         self._finish_push(unit)  # contributions of one layer are sent one after the other
         segments = [Segment(_take_gradient(tensor), tensor.offset) for tensor in unit.trainable]
         close = self._closing()
@@ -139,6 +151,18 @@ class Backward:
         self._in_flight.append(unit)
         while len(self._in_flight) > self._settings.pushes_in_flight:
             self._finish_push(self._in_flight[0])
+
+    def _check_scaled(self) -> None:
+        """Before anything leaves: once all gradients are there, the daemons' step is decided."""
+        if self.scaled:
+            return
+        for unit in self._units:  # the pass does not count; a repeated one must not add to it
+            unit.ready.clear()
+            for tensor in unit.trainable:
+                tensor.parameter.grad = None
+        raise StateError(
+            "backward of a loss that is not scaled, in a job with loss_scaling: call "
+            "optimizer.scale(loss).backward(); gradients are divided by the loss scale")
 
     def _finish_push(self, unit: Unit) -> None:
         if unit.pushing is None:
@@ -162,7 +186,8 @@ class Backward:
     def reset_step(self) -> None:
         """The step is committed."""
         self.end_pass()  # a forward whose backward never came
-        self._passes = 0
+        self._passes, self._by_hand = 0, False
+        self.scaled = self._session.job.loss_scaling is None
         for unit in self._units:
             unit.closed, unit.contributions = False, 0
 
@@ -182,7 +207,7 @@ class Backward:
                 elif unit.ready and self._pushed_at_end(unit):
                     self._push(unit)
         except LuwuError as error:
-            if self._pushed_any():
+            if self.pushed_any:
                 self._error = error
             raise
         finally:
@@ -190,7 +215,9 @@ class Backward:
 
     def end_pass(self) -> None:
         """Nothing of the pass that was is needed any more: all units give their memory back."""
-        self._passes += any(unit.ready for unit in self._units)
+        if any(unit.ready for unit in self._units):
+            self._passes += 1
+            self._by_hand |= self.accumulating
         for unit in self._units:
             unit.reset_pass()
         self._residency.release_idle()

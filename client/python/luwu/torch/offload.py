@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Sequence
 
@@ -10,7 +11,7 @@ import torch
 
 from luwu.errors import ArgumentError, LuwuError
 from luwu.jobs import delete_job
-from luwu.session import Session
+from luwu.session import Session, resolved_restart_count
 from luwu.optimizers import SGD, AdamW, HyperParameters, LossScaling
 from luwu.specs import DType, JobSpec
 from luwu.torch.checks import check_module
@@ -18,7 +19,7 @@ from luwu.torch.masters import layer_values
 from luwu.torch.optimizer import OffloadedOptimizer, clip_limit
 from luwu.torch.plan import UnitPlan, UnitRule, plan_units
 from luwu.torch.released import unseal
-from luwu.torch.settings import Settings
+from luwu.settings import Settings
 from luwu.torch.transfer import repeat
 from luwu.torch.unit import Unit
 
@@ -58,10 +59,10 @@ def offload(module: torch.nn.Module, *, units: UnitRule, endpoints: str | Sequen
     ``rank``, ``world_size``: default to ``$RANK`` and ``$WORLD_SIZE``, else 0 and 1.
     ``optimizer``: kind, default hyper-parameters, and how state is kept (``luwu.optimizers``).
     ``param_groups``: as for torch optimizers.
-    ``wire``: dtype of weights on the wire ("bf16", "fp32", "fp16"); ``gradient_wire`` likewise,
-    default the same. Parameters keep their own dtype (float32, bfloat16 or float16).
-    ``micro_batches``: backward passes in each step; or use ``optimizer.accumulate()``, for which
-    large models need ``settings.accumulates``.
+    ``wire``: dtype of weights on the wire ("bf16", "fp32", "fp16" or "bfloat16" etc.), and
+    ``gradient_wire`` of gradients, by default the same. Parameters keep theirs, any of the three.
+    ``micro_batches``: N backward passes before each ``step()``. Gradients are summed: divide each
+    loss by N. Or use ``optimizer.accumulate()``; large models need ``settings.accumulates`` for it.
     ``missing_grad``: a parameter without gradient in a unit where others have one is an "error", or
     counts as "zero". A unit without any gradient is not updated in that step, as in torch.
     ``clip_grad_norm``: largest gradient norm, as ``torch.nn.utils.clip_grad_norm_`` would limit it,
@@ -69,15 +70,15 @@ def offload(module: torch.nn.Module, *, units: UnitRule, endpoints: str | Sequen
     parameter group may have a "max_norm" of its own) or "layer" (each unit). It may change from
     step to step: ``optimizer.set_max_norm``. A ``clip_scope`` alone begins without a limit.
     ``loss_scaling``: dynamic loss scale kept by the daemons, ``True`` for the defaults; call
-    ``optimizer.scale(loss).backward()``.
+    ``optimizer.scale(loss).backward()``; ``backward`` without it raises ``StateError``.
     ``update_mode``: "immediate", "deferred" or "speculative", see ``luwu.JobSpec``; "auto" takes
     "deferred" for clipping and loss scaling and else "immediate".
     ``connect``: makes the session from the job's spec, instead of ``endpoints``.
 
     Rank ``settings.loader_rank`` loads the module's present weights unless the job has its weights
-    already (a restart); the others' initial weights are ignored. Frozen means ``requires_grad`` is
-    False now. Raises ``ArgumentError``, ``StateError`` and the errors of ``luwu.Session``; the
-    module is then as it was before.
+    already (a restart; with restart count 0 and a step above 0 a ``UserWarning`` says so); others'
+    weights are ignored. Frozen means ``requires_grad`` is False now. Raises ``ArgumentError``,
+    ``StateError`` and the errors of ``luwu.Session``; the module is then as it was before.
 
     Outside of a unit's forward and backward, using its weights raises ``StateError``: a unit must
     contain all modules that use them, such as an ``nn.MultiheadAttention`` as a whole. Forwards
@@ -136,6 +137,8 @@ def _move(facade: OffloadedOptimizer, module: torch.nn.Module, session: Session,
               for plan in plans for tensor in plan.tensors]
     try:
         _load(session, plans, how.loader, how.settings.load_timeout_s)
+        if how.loader and resolved_restart_count(how.settings.restart_count) == 0:
+            _warn_of_ignored_weights(session)
         units = [Unit(plan, index) for index, plan in enumerate(plans)]
         facade.attach(module, session, units, how.settings, how.micro_batches, how.missing_grad)
         _release(units)
@@ -218,3 +221,11 @@ def _load(session: Session, plans: Sequence[UnitPlan], loader: bool, timeout_s: 
             session.load(index, layer_values(plan), timeout_s=timeout_s)
         session.finish_load(timeout_s=timeout_s)
     repeat(lambda: session.wait_loaded(_WAIT_S), timeout_s)
+
+
+def _warn_of_ignored_weights(session: Session) -> None:
+    step, name = session.current_step, session.job.name
+    if step > 0:
+        warnings.warn(
+            f"job {name!r} goes on at step {step}; the weights of this process are ignored. Delete "
+            f"the job to start over (luwuctl delete {name})", UserWarning, stacklevel=4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Iterator, Sequence
 
@@ -16,7 +17,7 @@ from luwu.torch.backward import Backward
 from luwu.torch.hooks import Hooks
 from luwu.torch.masters import Masters
 from luwu.torch.residency import Residency
-from luwu.torch.settings import Settings
+from luwu.settings import Settings
 from luwu.torch.steps import GroupValues, Steps
 from luwu.torch.unit import Unit
 
@@ -95,6 +96,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self.session = session
         self._units = units
         self._scales_loss = session.job.loss_scaling is not None
+        self._warned_of_early_step = False
         self._steps = Steps(session, settings, self._group_values)
         self._residency = Residency(session, units, settings, lambda: self._steps.current)
         self._backward = Backward(
@@ -117,7 +119,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         when it returns or, with deferred updates, are about to: the next forward waits for each
         unit's.
 
-        Gradients have left during backward; units without any are closed as absent. Repeats for up
+        Gradients have left during backward; units without any are closed as absent. After fewer
+        backward passes than ``micro_batches`` the step ends with those (a ``UserWarning``, once,
+        unless one of them ran inside ``accumulate()``). Repeats for up
         to ``worker_timeout_s`` while a worker is lost or slow, then raises ``WorkerLostError`` or
         ``DeadlineError``, after which ``step()`` may be called again. ``JobFailedError`` when the
         job does not go on.
@@ -140,6 +144,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     def _step(self, loss: Any) -> StepOutcome:
         self._check_weights_unused("step()")
         self._steps.check_unchanged()
+        self._warn_of_early_step()
         self._steps.begin()
         self._backward.finish_step()
         step = self._steps.current
@@ -150,6 +155,17 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self._last = StepOutcome(step, result.applied, result.culprit, loss, result.grad_norm,
                                  result.clip_factor, result.loss_scale)
         return self._last
+
+    def _warn_of_early_step(self) -> None:
+        passes = self._backward.passes_of_early_step
+        if passes and not self._warned_of_early_step:
+            self._warned_of_early_step = True
+            wanted = self._backward.micro_batches
+            warnings.warn(
+                f"step() after {passes} of micro_batches={wanted} backward passes: the step ends "
+                f"with their gradients alone. Call step() after every {wanted} passes, or run "
+                "passes inside `with optimizer.accumulate():`, after which step() may come at any "
+                "time. Said once", UserWarning, stacklevel=5)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops gradients that belong to no push. Those that were pushed are gone already."""
@@ -201,10 +217,12 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     def scale(self, loss: Any) -> Any:
         """``loss`` (a tensor, or a list or tuple of them) times the loss scale of the step, as
-        ``torch.cuda.amp.GradScaler.scale``: call backward on the result. Opens the step."""
+        ``torch.cuda.amp.GradScaler.scale``: call backward on the result. Opens the step. With loss
+        scaling, ``backward()`` is a ``StateError`` in a step without it, and may be repeated."""
         if not self._scales_loss:
             return loss
         self._steps.begin()
+        self._backward.scaled = True
         factor = self.loss_scale
         if isinstance(loss, (list, tuple)):
             return type(loss)(each * factor for each in loss)
@@ -223,7 +241,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     @contextlib.contextmanager
     def accumulate(self) -> Iterator[None]:
         """Backward passes inside push their gradients without closing the step: all micro-batches
-        but the last belong here. The gradients are summed; scale the losses accordingly."""
+        but the last belong here. The gradients are summed: divide each loss by their number. A step
+        whose passes all ran inside is closed by ``step()``."""
         before, self._backward.accumulating = self._backward.accumulating, True
         try:
             yield

@@ -8,7 +8,7 @@ from luwu.errors import StateError
 from luwu.session import Session
 from luwu.torch.gate import Gate
 from luwu.torch.predictor import Predictor
-from luwu.torch.settings import Settings
+from luwu.settings import Settings
 from luwu.torch.transfer import Transfer
 from luwu.torch.unit import Unit
 

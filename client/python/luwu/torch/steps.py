@@ -7,7 +7,7 @@ from typing import Callable, Sequence
 from luwu.errors import StateError
 from luwu.session import CommitResult, Session
 from luwu.optimizers import HyperParameters
-from luwu.torch.settings import Settings
+from luwu.settings import Settings
 from luwu.torch.transfer import repeat
 
 _COMMIT_ATTEMPT_S = 5.0  # how long Ctrl-C may go unnoticed

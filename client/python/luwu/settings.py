@@ -1,4 +1,4 @@
-"""Options of ``offload`` that most programs leave alone."""
+"""Options of ``luwu.torch.offload`` that most programs leave alone."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Settings:
     slow. ``call_timeout_s``: deadline of one call. ``open_timeout_s``: of creating or joining the
     job, in which daemons may have to set up its memory. ``load_timeout_s``: how long to wait for
     the weights of rank ``loader_rank``. ``held``: dtype of the gradient sums that deferred and
-    speculative updates hold ("fp32" or "bf16"). ``accumulates``: memory for gradient sums, for
-    ``optimizer.accumulate()`` without ``micro_batches``. The others are as in ``luwu.Session`` and
-    ``luwu.JobSpec``.
+    speculative updates hold ("fp32", "bf16" or the full names). ``accumulates``: memory for
+    gradient sums, for ``optimizer.accumulate()`` without ``micro_batches``. The others are as in
+    ``luwu.Session`` and ``luwu.JobSpec``.
     """
 
     prefetch: int = 1
