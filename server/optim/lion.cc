@@ -31,7 +31,7 @@ namespace HWY_NAMESPACE {
 struct LionRule {
   static constexpr uint32_t kMoments = 1;
   static constexpr bool kHas8Bit = true;
-  static constexpr StateRole kRoles[] = {StateRole::kSigned};
+  static constexpr StateRole kRoles[1] = {StateRole::kSigned};
   const LionScalars scalars;
 
   HWY_INLINE void operator()(V32 gradient, V32& master, V32& mean, V32& /*unused*/,

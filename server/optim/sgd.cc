@@ -32,7 +32,7 @@ template <bool kMomentum>
 struct SgdRule {
   static constexpr uint32_t kMoments = kMomentum ? 1 : 0;
   static constexpr bool kHas8Bit = true;
-  static constexpr StateRole kRoles[] = {StateRole::kSigned};
+  static constexpr StateRole kRoles[1] = {StateRole::kSigned};
   const SgdScalars scalars;
 
   HWY_INLINE void operator()(V32 gradient, V32& master, V32& buffer, V32& /*unused*/,

@@ -19,7 +19,7 @@ namespace HWY_NAMESPACE {
 struct ToyRule {
   static constexpr uint32_t kMoments = 1;
   static constexpr bool kHas8Bit = true;
-  static constexpr StateRole kRoles[] = {StateRole::kUnsigned};
+  static constexpr StateRole kRoles[1] = {StateRole::kUnsigned};
   const float lr;
 
   HWY_INLINE void operator()(V32 gradient, V32& master, V32& updates, V32& /*unused*/,

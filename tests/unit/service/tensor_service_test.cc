@@ -161,7 +161,7 @@ TEST_F(TensorServiceTest, RefusesBadReads) {
          r->set_layer(1);
          r->set_quantity(v1::QUANTITY_MOMENT1);
        },
-       ErrorCode::kNotFound},
+       ErrorCode::kInvalidArgument},
   };
   EXPECT_ERROR(Read(ReadLayer("job", 0)).status(), ErrorCode::kState, "load");
   ASSERT_TRUE(FinishLoad(session_, true).ok());
