@@ -23,7 +23,7 @@ struct AdamRule {
   static constexpr uint32_t kMoments = kAmsgrad ? 3 : 2;
   static constexpr bool kHas8Bit = !kAmsgrad;
   static constexpr StateRole kRoles[3] = {StateRole::kSigned, StateRole::kUnsigned,
-                                         StateRole::kUnsigned};
+                                          StateRole::kUnsigned};
   const AdamScalars scalars;
 
   struct Rest {
