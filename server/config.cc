@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 
 #include "common/config/config_reader.h"
@@ -19,6 +20,11 @@ constexpr U64Range kUidRange = {.min = 0, .max = 0xfffffffe};  // -1 is no user
 constexpr U64Range kWeightRange = {.min = 0, .max = kNodeWeightMax};
 constexpr size_t kShmPathMax = 107;  // sun_path without its terminator
 
+constexpr U64Range kStorageBudgetRange = {.min = 0, .max = uint64_t{1} << 50};
+constexpr U64Range kScrubRange = {.min = 0, .max = uint64_t{1} << 40};
+constexpr U64Range kPercentRange = {.min = 1, .max = 100};
+
+const std::vector<std::string> kEngines = {"auto", "extents", "rocksdb_values"};
 const std::vector<std::string> kLevels = {"debug", "info", "warning", "error", "off"};
 
 Status CheckShmPath(const std::string& path) {
@@ -134,6 +140,41 @@ void ReadSession(ConfigReader& root, DaemonConfig* config) {
   }
 }
 
+Status CheckDataPath(const std::string& path) {
+  if (path.empty() || path.front() == '/') return OkStatus();
+  return Error(ErrorCode::kInvalidArgument, "'{}' is not an absolute path", path);
+}
+
+void ReadStorage(ConfigReader& root, DaemonConfig* config) {
+  ConfigReader table = root.Table("storage");
+  StorageConfig& storage = config->storage;
+  storage.path = table.GetString("path", "");
+  if (const Status status = CheckDataPath(storage.path); !status.ok()) {
+    table.AddError("path", MessageOf(status));
+  }
+  const std::string engine = table.GetChoice("engine", kEngines, "auto");
+  for (size_t i = 0; i < kEngines.size(); ++i) {
+    if (kEngines[i] == engine) storage.engine = static_cast<persist::Engine>(i);
+  }
+  storage.budget_bytes = table.GetBytes("budget", kStorageBudgetRange, 0);
+  storage.scrub_bytes_per_s = table.GetBytes("scrub_rate", kScrubRange, 0);
+  const auto percent = [&](const std::string& key, uint32_t usual) {
+    return static_cast<uint32_t>(table.GetU64(key, kPercentRange, usual));
+  };
+  storage.warn_percent = percent("warn_percent", storage.warn_percent);
+  storage.stop_checkpoints_percent =
+      percent("stop_checkpoints_percent", storage.stop_checkpoints_percent);
+  storage.stop_percent = percent("stop_percent", storage.stop_percent);
+  if (storage.warn_percent > storage.stop_checkpoints_percent ||
+      storage.stop_checkpoints_percent > storage.stop_percent) {
+    table.AddError(
+        "warn_percent",
+        fmt::format("warn_percent {}, stop_checkpoints_percent {} and stop_percent {} "
+                    "must not fall",
+                    storage.warn_percent, storage.stop_checkpoints_percent, storage.stop_percent));
+  }
+}
+
 StatusOr<DaemonConfig> FromReader(ConfigReader root) {
   DaemonConfig config;
   ConfigReader node = root.Table("node");
@@ -144,6 +185,7 @@ StatusOr<DaemonConfig> FromReader(ConfigReader root) {
   config.optimizer_threads = static_cast<uint32_t>(optimizer.GetU64("threads", kThreadsRange, 0));
   config.optimizer_pin = optimizer.GetBool("pin", false);
   ReadSession(root, &config);
+  ReadStorage(root, &config);
   ConfigReader log = root.Table("log");
   ParseLogLevel(log.GetChoice("level", kLevels, "info"), &config.log_level);
   config.journald = log.GetBool("journald", false);
@@ -251,11 +293,23 @@ StatusOr<DaemonConfig> QuickStartConfig(const QuickStart& options) {
   DaemonConfig config;
   config.nodes.push_back(std::move(node));
   config.memory_budget_bytes = options.memory_bytes;
+  if (!options.data_dir.empty()) {
+    std::error_code error;
+    config.storage.path = std::filesystem::absolute(options.data_dir, error).lexically_normal();
+    if (error) {
+      return Error(ErrorCode::kInvalidArgument, "--data-dir {}: {}", options.data_dir,
+                   error.message());
+    }
+  }
   RETURN_IF_ERROR(Annotate(CheckNodes(config.nodes), "command line"));
   return config;
 }
 
 std::string_view LogLevelName(LogLevel level) { return kLevels[static_cast<size_t>(level)]; }
+
+std::string_view EngineName(persist::Engine engine) {
+  return kEngines[static_cast<size_t>(engine)];
+}
 
 std::string DumpConfig(const DaemonConfig& config) {
   std::string out = fmt::format(
@@ -266,6 +320,13 @@ std::string DumpConfig(const DaemonConfig& config) {
       HumanBytes(config.memory_budget_bytes), config.optimizer_threads, config.optimizer_pin,
       config.heartbeat_ms, config.lease_ms, fmt::join(config.shm_allowed_uids, ", "),
       LogLevelName(config.log_level), config.journald);
+  const StorageConfig& storage = config.storage;
+  out += fmt::format(
+      "\n[storage]\npath = {}\nengine = \"{}\"\nbudget = {}\nscrub_rate = {}\nwarn_percent = {}\n"
+      "stop_checkpoints_percent = {}\nstop_percent = {}\n",
+      Quoted(storage.path), EngineName(storage.engine), storage.budget_bytes,
+      storage.scrub_bytes_per_s, storage.warn_percent, storage.stop_checkpoints_percent,
+      storage.stop_percent);
   for (const Node& node : config.nodes) {
     out += fmt::format("\n[[nodes]]\nname = {}\nweight = {}\ncontrol = {}\n", Quoted(node.name),
                        node.weight, Quoted(node.control_address));

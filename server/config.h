@@ -14,8 +14,20 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/tensor/placement.h"
+#include "server/persist/node_storage.h"
 
 namespace luwu {
+
+// The data directory of this daemon; docs/DURABILITY.md.
+struct StorageConfig {
+  std::string path;  // absolute; empty: nothing is kept on disk
+  persist::Engine engine = persist::Engine::kAuto;
+  uint64_t budget_bytes = 0;  // 0: what the file system has
+  uint32_t warn_percent = 85, stop_checkpoints_percent = 90, stop_percent = 95;  // of the budget
+  uint64_t scrub_bytes_per_s = 0;                                                // 0: never
+
+  bool operator==(const StorageConfig&) const = default;
+};
 
 struct DaemonConfig {
   std::vector<Node> nodes;  // valid by ValidateNodes
@@ -26,6 +38,7 @@ struct DaemonConfig {
   uint32_t heartbeat_ms = 5000;
   uint32_t lease_ms = 15000;
   std::vector<uint32_t> shm_allowed_uids;  // besides root and the daemon's own user
+  StorageConfig storage = {};
   LogLevel log_level = LogLevel::kInfo;
   bool journald = false;
 
@@ -43,6 +56,7 @@ struct QuickStart {
   std::string data = {};    // empty: same host, next port
   std::string shm = {};  // empty: a socket named for the user and the port in the runtime directory
   uint64_t memory_bytes = 0;
+  std::string data_dir = {};  // empty: nothing is kept on disk; made absolute
 };
 StatusOr<DaemonConfig> QuickStartConfig(const QuickStart& options);
 
@@ -50,6 +64,7 @@ StatusOr<DaemonConfig> QuickStartConfig(const QuickStart& options);
 std::string DumpConfig(const DaemonConfig& config);
 
 std::string_view LogLevelName(LogLevel level);
+std::string_view EngineName(persist::Engine engine);  // "extents"
 
 // "host:port" or "[v6]:port" taken apart. kInvalidArgument says what is wrong with it.
 struct HostPort {

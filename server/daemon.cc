@@ -15,10 +15,14 @@
 #include "common/rpc/channel.h"
 #include "common/transport/connect.h"
 #include "server/optim/optimizer.h"
+#include "server/persist/node_storage.h"
+#include "server/service/checkpoint_maker.h"
 #include "server/service/control_probe.h"
 #include "server/service/control_server.h"
 #include "server/service/job_registry.h"
+#include "server/service/peer_client.h"
 #include "server/service/peer_reporter.h"
+#include "server/service/recovery_driver.h"
 #include "server/service/service_context.h"
 #include "server/service/status_snapshot.h"
 #include "server/service/work_queue.h"
@@ -33,9 +37,11 @@ constexpr uint64_t kTickMs = 50;
 constexpr uint32_t kTicksPerObservation = 20;
 constexpr uint32_t kTicksPerProbe = 100;
 constexpr uint64_t kGraceMs = 2000;
+constexpr uint64_t kStoreMs = 10'000;
 constexpr uint64_t kRebuildGraceMs = 200;
 constexpr uint32_t kControlThreads = 2;
 constexpr uint32_t kReadThreads = 2;
+constexpr uint32_t kPointsThreads = 1;
 constexpr size_t kTasksMax = 1024;
 
 std::string ReadBootId() {
@@ -60,17 +66,21 @@ class RunningDaemon final : public Daemon {
   ~RunningDaemon() override { Stop("destroyed"); }
 
   Status Run() {
+    RETURN_IF_ERROR(OpenStorage());
     RETURN_IF_ERROR(ListenForData());
     RETURN_IF_ERROR(ResolveControlPort());
     control_queue_.emplace("luwu-control", kControlThreads, kTasksMax);
     read_queue_.emplace("luwu-read", kReadThreads, kTasksMax);
+    points_queue_.emplace("luwu-points", kPointsThreads, kTasksMax);
     MakeRegistry();
+    MakeRecovery();
     MakeStatus();
     RETURN_IF_ERROR(ListenForControl());
     housekeeping_ = std::thread([this] { Housekeep(); });
     pthread_setname_np(housekeeping_.native_handle(), "luwu-house");
     admission_.Open();
     server_->SetServing(true);
+    if (recovery_ != nullptr) recovery_->Start();
     LogInfo("node_started", "node={} control={} data={} shm={} memory={} threads={} kernel={}",
             config_.node().name, config_.node().control_address, config_.node().data_address,
             config_.node().shm_path, config_.memory_budget_bytes, pool_.threads(),
@@ -85,6 +95,10 @@ class RunningDaemon final : public Daemon {
     if (ran) LogInfo("node_stopping", "node={} reason={}", node, reason);
     const Status why = Error(ErrorCode::kUnavailable, "node {} is shutting down", node);
     admission_.Close(why);
+    if (registry_ != nullptr) registry_->StoreOpenSteps(DeadlineAfter(kStoreMs));
+    if (peers_ != nullptr) peers_->Shutdown();
+    if (storage_ != nullptr) storage_->Shutdown();
+    if (recovery_ != nullptr) recovery_->Stop();
     if (registry_ != nullptr) registry_->Shutdown(why);  // ends the calls a rebuild waits for
     StopRebuilding();
     if (server_ != nullptr) server_->SetServing(false);
@@ -92,8 +106,13 @@ class RunningDaemon final : public Daemon {
     if (server_ != nullptr) server_->Shutdown(kGraceMs);
     if (control_queue_) control_queue_->Shutdown();
     if (read_queue_) read_queue_->Shutdown();
+    if (points_queue_) points_queue_->Shutdown();
     StopHousekeeping();
+    checkpoints_.reset();
+    recovery_.reset();
     registry_.reset();
+    peers_.reset();
+    storage_.reset();
     sessions_.Sweep();
     acceptor_.reset();
     if (ran) LogInfo("node_stopped", "node={}", node);
@@ -104,6 +123,29 @@ class RunningDaemon final : public Daemon {
   uint16_t data_port() const override { return acceptor_ != nullptr ? data_port_ : uint16_t{0}; }
 
  private:
+  // First of all: nobody may be answered before it is known what this node has.
+  Status OpenStorage() {
+    const StorageConfig& config = config_.storage;
+    if (config.path.empty()) return OkStatus();
+    persist::StorageOptions options;
+    options.path = config.path;
+    options.node_name = config_.node().name;
+    options.engine = config.engine;
+    options.budget_bytes = config.budget_bytes;
+    options.warn_percent = config.warn_percent;
+    options.stop_checkpoints_percent = config.stop_checkpoints_percent;
+    options.stop_percent = config.stop_percent;
+    options.scrub_bytes_per_s = config.scrub_bytes_per_s;
+    StatusOr<std::unique_ptr<persist::NodeStorage>> storage = persist::NodeStorage::Open(options);
+    if (!storage.ok()) return Annotate(storage.status(), "data directory " + config.path);
+    storage_ = *std::move(storage);
+    const persist::StorageSnapshot snapshot = storage_->Snapshot();
+    LogInfo("storage_opened", "path={} engine={} direct={} jobs={} used={} budget={}", config.path,
+            EngineName(snapshot.engine), snapshot.direct, storage_->Jobs().size(),
+            snapshot.used_bytes, snapshot.budget_bytes);
+    return OkStatus();
+  }
+
   Status ListenForData() {
     Node& node = config_.nodes[config_.self];
     if (node.weight == 0) return OkStatus();  // serves no shards
@@ -142,6 +184,7 @@ class RunningDaemon final : public Daemon {
     options.self = config_.self;
     options.lease_ms = config_.lease_ms;
     options.heartbeat_ms = config_.heartbeat_ms;
+    options.storage = storage_.get();
     options.peer_reporter = [this](const std::string& job, uint64_t epoch) {
       return MakeReporter(job, epoch);
     };
@@ -150,6 +193,17 @@ class RunningDaemon final : public Daemon {
         Job::Environment{
             .budget = &budget_, .pool = &pool_, .sessions = &sessions_, .clock = &clock_},
         &*control_queue_);
+  }
+
+  // Before the control plane listens: a call must not find a job missing that is on disk.
+  void MakeRecovery() {
+    peers_ = MakePeerClient(config_.nodes, config_.self, fingerprint_);
+    registry_->AdoptStored();
+    if (storage_ != nullptr) {
+      recovery_ = std::make_unique<RecoveryDriver>(registry_.get(), peers_.get());
+    }
+    checkpoints_ =
+        std::make_unique<CheckpointMaker>(registry_.get(), peers_.get(), recovery_.get());
   }
 
   std::unique_ptr<StepReporter> MakeReporter(const std::string& job, uint64_t epoch) const {
@@ -179,6 +233,8 @@ class RunningDaemon final : public Daemon {
       for (const auto& job : registry_->Jobs()) snapshots.push_back(job->Snapshot());
       return snapshots;
     };
+    sources.absent_jobs = [this] { return registry_->AbsentJobs(); };
+    if (storage_ != nullptr) sources.storage = [this] { return storage_->Snapshot(); };
     sources.memory_used_bytes = [this] { return budget_.used(); };
     sources.lease_ms = config_.lease_ms;
     sources.clock = &clock_;
@@ -192,6 +248,9 @@ class RunningDaemon final : public Daemon {
     services.sessions = &sessions_;
     services.control_queue = &*control_queue_;
     services.read_queue = &*read_queue_;
+    services.points_queue = &*points_queue_;
+    services.checkpoints = checkpoints_.get();
+    services.recovery = recovery_.get();
     services.status = status_.get();
     services.heartbeat_ms = config_.heartbeat_ms;
     services.lease_ms = config_.lease_ms;
@@ -267,13 +326,18 @@ class RunningDaemon final : public Daemon {
   MemoryBudget budget_;
   UpdatePool pool_;
   SessionTable sessions_;
+  std::unique_ptr<persist::NodeStorage> storage_;  // null without a data directory
   std::unique_ptr<transport::Acceptor> acceptor_;
   uint16_t control_port_ = 0;
   uint16_t data_port_ = 0;
   uint64_t fingerprint_ = 0;
   std::optional<WorkQueue> control_queue_;
   std::optional<WorkQueue> read_queue_;
+  std::optional<WorkQueue> points_queue_;
+  std::unique_ptr<PeerClient> peers_;
   std::unique_ptr<JobRegistry> registry_;
+  std::unique_ptr<RecoveryDriver> recovery_;  // null without a data directory
+  std::unique_ptr<CheckpointMaker> checkpoints_;
   std::unique_ptr<StatusCollector> status_;
   std::unique_ptr<ControlServer> server_;
   Mutex server_mutex_;  // while server_ may be rebuilt

@@ -1,11 +1,12 @@
 // The composition root: the only file that sees all parts of the daemon. Start() makes them in the
 // order of their dependencies and listens last; Stop() takes them apart in the reverse order.
 //
-// Start order:  budget, update threads, session table -> data plane listens -> jobs, status, queues
-//               -> control plane listens -> housekeeping -> calls are answered, health SERVING.
-// Stop order:   health NOT_SERVING, new calls refused -> every wait answered "shutting down", jobs
+// Start order:  budget, update threads, session table -> data directory -> data plane listens ->
+//               jobs (those on disk, too), status, queues -> control plane listens -> housekeeping
+//               -> calls are answered, health SERVING -> jobs on disk are recovered.
+// Stop order:   new calls refused -> recovery ends -> every wait answered "shutting down", jobs
 //               and sessions ended, links closed -> control plane drained -> queues, housekeeping
-//               -> jobs freed -> data plane.
+//               -> jobs freed -> data directory, data plane.
 //
 // Main thread.
 #pragma once

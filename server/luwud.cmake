@@ -5,7 +5,8 @@ luwu_library(luwu_daemon_config
 
 luwu_library(luwu_daemon
   SOURCES daemon.cc
-  DEPS luwu_daemon_config luwu_service luwu_step luwu_session luwu_store luwu_cluster luwu_optim
+  DEPS luwu_daemon_config luwu_service luwu_step luwu_session luwu_store luwu_persist luwu_cluster
+       luwu_optim
        luwu_transport luwu_rpc luwu_tensor luwu_base)
 target_compile_definitions(luwu_daemon PRIVATE LUWU_VERSION="${PROJECT_VERSION}")
 

@@ -54,6 +54,9 @@ void Declare(CLI::App& app, Flags* flags) {
   app.add_option("--shm", flags->quick.shm,
                  "With --listen: Unix socket of the shared-memory data plane")
       ->needs(listen);
+  app.add_option("--data-dir", flags->quick.data_dir,
+                 "With --listen: keep durable points, checkpoints and spilled state here")
+      ->needs(listen);
   app.add_option("--log-level", flags->log_level, "debug, info, warning, error or off")
       ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}));
   app.add_flag("--check-config", flags->check_config,

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct GatherOptions {
   size_t calls = 0;
   uint64_t timeout_ms = 0;
   StopSignals* stop = nullptr;
+  std::function<void()> idle = {};  // called every 50 ms or so while calls are waited for
+  bool all_or_nothing = false;      // the first error cancels the other calls
 };
 
 // `start(i, context, queue)` prepares call i and returns its reader (not yet started). The result
@@ -43,14 +46,20 @@ std::vector<StatusOr<Reply>> Gather(const GatherOptions& options, Start start) {
     call.reader->StartCall();
     call.reader->Finish(&call.reply, &call.status, &call);
   }
+  const auto cancel_all = [&calls] {
+    for (Call& call : calls) call.context.TryCancel();
+  };
   for (size_t left = calls.size(); left > 0;) {
     void* tag = nullptr;
     bool ok = false;
     const auto wake = std::chrono::system_clock::now() + std::chrono::milliseconds(50);
     if (queue.AsyncNext(&tag, &ok, wake) == grpc::CompletionQueue::GOT_EVENT) {
       --left;
+      if (options.all_or_nothing && !static_cast<Call*>(tag)->status.ok()) cancel_all();
     } else if (options.stop->Requested()) {
-      for (Call& call : calls) call.context.TryCancel();
+      cancel_all();
+    } else if (options.idle) {
+      options.idle();
     }
   }
   std::vector<StatusOr<Reply>> results;

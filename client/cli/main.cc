@@ -13,12 +13,15 @@
 #include <fmt/ranges.h>
 #include <grpc/support/log.h>
 
+#include "client/cli/checkpoint.h"
 #include "client/cli/cluster.h"
 #include "client/cli/options.h"
+#include "client/cli/plan.h"
 #include "client/cli/render.h"
 #include "client/cli/screen.h"
 #include "client/cli/stop_signals.h"
 #include "client/cli/table.h"
+#include "client/cli/transfer.h"
 
 namespace luwu::cli {
 namespace {
@@ -61,7 +64,21 @@ Frame StatusFrame(const Options& options, Cluster* cluster) {
   return frame;
 }
 
+Frame PlanFrame(const Options& options, Cluster* cluster) {
+  const std::vector<rpc::NodeStatus> nodes = cluster->GetStatus();
+  const int code = CodeFor(nodes);
+  if (code == kExitFailure) return {"", code};
+  if (!HasJob(nodes, options.job)) {
+    fmt::print(stderr, "luwuctl: no node has a job '{}'\n", Printable(options.job));
+    return {"", kExitUnhealthy};
+  }
+  return {options.json ? rpc::JsonText(PlanJson(nodes, options.job), 2) + "\n"
+                       : PlanText(nodes, options.job),
+          code};
+}
+
 Frame MakeFrame(const Options& options, Cluster* cluster) {
+  if (options.command == Command::kPlan) return PlanFrame(options, cluster);
   return options.command == Command::kHealth ? HealthFrame(options, cluster)
                                              : StatusFrame(options, cluster);
 }
@@ -121,7 +138,13 @@ int Run(int argc, char** argv) {
   Options options;
   if (const auto code = ParseCommandLine(argc, argv, &options)) return *code;
   StopSignals stop;
-  if (options.watch_s) stop.Install();
+  const bool transfers = options.command == Command::kImport ||
+                         options.command == Command::kExport ||
+                         options.command == Command::kCheckpoint;
+  if (options.watch_s || transfers) stop.Install();
+  if (options.command == Command::kCheckpoint) return Checkpoint(options, &stop);
+  if (options.command == Command::kImport) return Import(options, &stop);
+  if (options.command == Command::kExport) return Export(options, &stop);
   Cluster cluster(options.endpoints, options.timeout_ms, &stop);
   if (options.command == Command::kDelete) return Delete(options, &cluster);
   if (options.watch_s) return Watch(options, &cluster, &stop);

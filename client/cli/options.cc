@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "common/config/quantity.h"
 #include "common/rpc/address.h"
 
 namespace luwu::cli {
@@ -12,6 +13,7 @@ namespace {
 
 constexpr char kDefaultEndpoint[] = "127.0.0.1:7070";
 constexpr double kDefaultWatchSeconds = 2;
+constexpr uint64_t kDefaultFileBytes = uint64_t{5} << 30;
 
 constexpr char kFooter[] = R"(
 Exit codes: 0 all nodes answer and none reports ERR; 1 no daemon answers, or the command failed;
@@ -45,10 +47,90 @@ void AddOptions(CLI::App* app, Options* options) {
       ->check(CLI::IsMember({"table", "json"}))
       ->type_name("FORMAT")
       ->default_str("table");
-  app->add_option("--timeout-ms", options->timeout_ms, "How long to wait for the daemons")
+  app->add_option(
+         "--timeout-ms", options->timeout_ms,
+         "How long to wait for the daemons; imports and exports have no limit unless given")
       ->check(CLI::Range(uint64_t{1}, uint64_t{3'600'000}))
       ->type_name("MS")
       ->capture_default_str();
+}
+
+std::string CheckAbsolute(const std::string& path) {
+  if (path.starts_with('/')) return "";
+  return "'" + path + "' must be an absolute path: the daemons open it, on their hosts";
+}
+
+std::string CheckNotEmpty(const std::string& name) { return name.empty() ? "it is empty" : ""; }
+
+void AddPath(CLI::App* command, Options* options, const char* name, const char* text) {
+  command->add_option("job", options->job, "Name of the job")->required()->type_name("JOB");
+  command->add_option("path", options->path, text)
+      ->required()
+      ->type_name(name)
+      ->check(CLI::Validator(CheckAbsolute, ""));
+}
+
+void AddImport(CLI::App* command, Options* options) {
+  AddPath(command, options, "PATH",
+          "A .safetensors file, an index (.json), or a folder with model.safetensors or its index; "
+          "absolute, and seen by all daemons");
+  command->add_flag("--allow-missing", options->allow_missing,
+                    "Tensors that no file has start from zeros");
+  command->add_flag("--allow-unexpected", options->allow_unexpected,
+                    "Leave out tensors that the job does not have");
+  command
+      ->add_flag("--optimizer-state", options->optimizer_state,
+                 "Also moments and counts beside PATH: training goes on at the exported step")
+      ->excludes("--allow-missing");
+}
+
+void AddExport(CLI::App* command, Options* options) {
+  AddPath(command, options, "DIR", "Folder for the files; absolute, and seen by all daemons");
+  const auto set_dtype = [options](const std::string& name) {
+    options->dtype = name == "bf16"   ? DType::kBFloat16
+                     : name == "fp16" ? DType::kFloat16
+                                      : DType::kFloat32;
+  };
+  command->add_option_function<std::string>("--dtype", set_dtype, "fp32, bf16 or fp16")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->type_name("DTYPE")
+      ->default_str("fp32");
+  const auto set_bytes = [options](const std::string& text) {
+    const StatusOr<uint64_t> bytes = ParseBytes(text);
+    if (!bytes.ok()) throw CLI::ValidationError("--max-file-bytes", MessageOf(bytes.status()));
+    options->file_bytes_max = *bytes;
+  };
+  options->file_bytes_max = kDefaultFileBytes;
+  command
+      ->add_option_function<std::string>("--max-file-bytes", set_bytes,
+                                         "Begin another file before one gets larger")
+      ->type_name("BYTES")
+      ->default_str("5GiB");
+  command
+      ->add_option("--checkpoint", options->checkpoint,
+                   "Of this checkpoint, while training goes on; else of the job as it is")
+      ->type_name("NAME")
+      ->check(CLI::Validator(CheckNotEmpty, ""));
+  command->add_flag("--optimizer-state", options->optimizer_state,
+                    "Also moments and counts, to go on from (fp32 only)");
+  command->add_flag("--overwrite", options->overwrite, "Replace an earlier export in DIR");
+}
+
+void AddCheckpoint(CLI::App* command, Options* options) {
+  command->require_subcommand(1);
+  const auto add = [&](CheckpointVerb verb, const char* name, const char* text) {
+    CLI::App* sub = command->add_subcommand(name, text);
+    sub->callback([options, verb] { options->checkpoint_verb = verb; });
+    sub->add_option("job", options->job, "Name of the job")->required()->type_name("JOB");
+    if (verb == CheckpointVerb::kList) return;
+    sub->add_option("name", options->checkpoint, "Name of the checkpoint")
+        ->required()
+        ->type_name("NAME");
+  };
+  add(CheckpointVerb::kCreate, "create", "Keep weights and state of the open step, on all nodes");
+  add(CheckpointVerb::kList, "list", "Checkpoints that all nodes have");
+  add(CheckpointVerb::kDelete, "delete", "Free a checkpoint's space on all nodes");
+  add(CheckpointVerb::kRestore, "restore", "Go back to a checkpoint; workers reopen the job");
 }
 
 void AddCommands(CLI::App* app, Options* options) {
@@ -60,9 +142,14 @@ void AddCommands(CLI::App* app, Options* options) {
   add(Command::kStatus, "status", "Nodes, jobs and checks of the whole cluster");
   add(Command::kJobs, "jobs", "Every job on every node, with its workers");
   add(Command::kHealth, "health", "Whether each daemon serves, for scripts and probes");
+  CLI::App* plan = add(Command::kPlan, "plan", "Where a job's state is and what a step moves");
+  plan->add_option("job", options->job, "Name of the job")->required()->type_name("JOB");
   CLI::App* remove = add(Command::kDelete, "delete", "Free a job on all nodes");
   remove->add_option("job", options->job, "Name of the job")->required()->type_name("JOB");
   remove->add_flag("--force", options->force, "Also when workers have open sessions");
+  AddCheckpoint(add(Command::kCheckpoint, "checkpoint", "Named checkpoints of a job"), options);
+  AddImport(add(Command::kImport, "import", "Load a job's weights from safetensors"), options);
+  AddExport(add(Command::kExport, "export", "Write a job's weights as safetensors"), options);
 }
 
 }  // namespace
@@ -85,9 +172,11 @@ std::optional<int> ParseCommandLine(int argc, char** argv, Options* options) {
   AddCommands(&app, options);
   try {
     app.parse(argc, argv);
+    options->timeout_given = app.count("--timeout-ms") > 0;
     if (watch->count() > 0) {
-      if (options->command == Command::kDelete) {
-        throw CLI::ValidationError("--watch", "cannot be used with delete");
+      if (options->command != Command::kStatus && options->command != Command::kJobs &&
+          options->command != Command::kHealth) {
+        throw CLI::ValidationError("--watch", "can be used with status, jobs and health");
       }
       options->watch_s = watch_text.empty() ? kDefaultWatchSeconds : std::stod(watch_text);
     }

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "common/tensor/dtype.h"
+
 namespace luwu::cli {
 
 // Process exit codes; --help documents them.
@@ -16,7 +18,8 @@ enum ExitCode : int {
   kExitUnhealthy = 3,  // a node does not answer, or a daemon reports ERR
 };
 
-enum class Command { kStatus, kJobs, kHealth, kDelete };
+enum class Command { kStatus, kJobs, kHealth, kDelete, kImport, kExport, kCheckpoint, kPlan };
+enum class CheckpointVerb { kCreate, kList, kDelete, kRestore };
 
 struct Options {
   Command command = Command::kStatus;
@@ -24,8 +27,19 @@ struct Options {
   bool json = false;
   std::optional<double> watch_s;  // seconds between frames
   uint64_t timeout_ms = 2000;     // of each round of calls
-  std::string job;                // kDelete
-  bool force = false;             // kDelete
+  bool timeout_given = false;
+  std::string job;     // kDelete, kImport, kExport, kCheckpoint, kPlan
+  bool force = false;  // kDelete
+  CheckpointVerb checkpoint_verb = CheckpointVerb::kList;  // kCheckpoint
+  std::string checkpoint;  // its name, but for kList; kExport: empty for the job as it is
+  // kImport, kExport
+  std::string path;
+  bool optimizer_state = false;
+  bool allow_missing = false;     // kImport
+  bool allow_unexpected = false;  // kImport
+  DType dtype = DType::kFloat32;  // kExport
+  uint64_t file_bytes_max = 0;    // kExport
+  bool overwrite = false;         // kExport
 };
 
 // Sets `options`. A value means: exit with this code; help or the error text has been printed.

@@ -14,6 +14,8 @@ std::string Reason(const Status& status);
 
 std::string StatusTables(const std::vector<rpc::NodeStatus>& nodes);
 std::string JobTables(const std::vector<rpc::NodeStatus>& nodes);
+// Data directories and durable points; empty when there are none.
+std::string StorageTables(const std::vector<rpc::NodeStatus>& nodes);
 std::string HealthTable(const std::vector<HealthReport>& reports);
 std::string DeleteText(const std::string& job, const std::vector<DeleteReport>& reports);
 

@@ -231,7 +231,8 @@ std::string Reason(const Status& status) {
 }
 
 std::string StatusTables(const std::vector<NodeStatus>& nodes) {
-  return Summary(nodes) + NodeTable(nodes) + JobTotalsTable(nodes) + ChecksTable(nodes);
+  return Summary(nodes) + NodeTable(nodes) + JobTotalsTable(nodes) + StorageTables(nodes) +
+         ChecksTable(nodes);
 }
 
 std::string JobTables(const std::vector<NodeStatus>& nodes) {

@@ -15,6 +15,7 @@ using luwu::OkStatus;
 using luwu::Status;
 using luwu::StatusOr;
 using luwu::client::Guarded;
+using luwu::client::GuardedIn;
 using luwu::client::InPlaceOperation;
 using luwu::client::Library;
 using luwu::client::Operation;
@@ -85,7 +86,7 @@ Status CheckEnded(Operation& operation) {
   if (health.ok()) {
     return Error(ErrorCode::kState, "call luwu_push_inplace_end first: nothing was sent yet");
   }
-  operation.Finish(health);
+  operation.Finish(in_place->session().Explain(health));
   return OkStatus();
 }
 
@@ -95,7 +96,7 @@ extern "C" {
 
 int32_t luwu_fetch(luwu_session session, uint32_t layer, uint64_t version,
                    const luwu_segment* segments, uint32_t segment_count, uint32_t timeout_ms) {
-  return Guarded([&]() -> Status {
+  return GuardedIn(session, [&]() -> Status {
     ASSIGN_OR_RETURN(const auto found, FindForLayer(session, layer));
     const auto context = found->fetch().TakeContext();
     RETURN_IF_ERROR(Prepare(*found, layer, {segments, segment_count}, &context->segments));
@@ -106,7 +107,7 @@ int32_t luwu_fetch(luwu_session session, uint32_t layer, uint64_t version,
 int32_t luwu_fetch_async(luwu_session session, uint32_t layer, uint64_t version,
                          const luwu_segment* segments, uint32_t segment_count, uint32_t timeout_ms,
                          luwu_op* op) {
-  return Guarded([&]() -> Status {
+  return GuardedIn(session, [&]() -> Status {
     ASSIGN_OR_RETURN(const auto found, FindForLayer(session, layer));
     RETURN_IF_ERROR(luwu::client::CheckOut(op, "op"));
     *op = 0;
@@ -121,7 +122,7 @@ int32_t luwu_fetch_async(luwu_session session, uint32_t layer, uint64_t version,
 
 int32_t luwu_fetch_view(luwu_session session, uint32_t layer, uint64_t version,
                         luwu_view_piece* pieces, uint32_t* piece_count, uint32_t timeout_ms) {
-  return Guarded([&]() -> Status {
+  return GuardedIn(session, [&]() -> Status {
     ASSIGN_OR_RETURN(const auto found, FindForLayer(session, layer));
     RETURN_IF_ERROR(luwu::client::CheckOut(piece_count, "piece_count"));
     const auto needed = static_cast<uint32_t>(found->fetch().ViewPieces(layer));
@@ -143,7 +144,7 @@ int32_t luwu_fetch_view(luwu_session session, uint32_t layer, uint64_t version,
 
 int32_t luwu_push(luwu_session session, uint32_t layer, const luwu_segment* segments,
                   uint32_t segment_count, uint32_t flags, uint32_t timeout_ms) {
-  return Guarded([&]() -> Status {
+  return GuardedIn(session, [&]() -> Status {
     ASSIGN_OR_RETURN(const auto found, FindForLayer(session, layer));
     ASSIGN_OR_RETURN(const bool close, ToClose(flags));
     const auto context = found->push().TakeContext();
@@ -156,7 +157,7 @@ int32_t luwu_push(luwu_session session, uint32_t layer, const luwu_segment* segm
 
 int32_t luwu_push_async(luwu_session session, uint32_t layer, const luwu_segment* segments,
                         uint32_t segment_count, uint32_t flags, uint32_t timeout_ms, luwu_op* op) {
-  return Guarded([&]() -> Status {
+  return GuardedIn(session, [&]() -> Status {
     ASSIGN_OR_RETURN(const auto found, FindForLayer(session, layer));
     RETURN_IF_ERROR(luwu::client::CheckOut(op, "op"));
     *op = 0;
@@ -172,7 +173,7 @@ int32_t luwu_push_async(luwu_session session, uint32_t layer, const luwu_segment
 }
 
 int32_t luwu_close_layer(luwu_session session, uint32_t layer, uint32_t timeout_ms) {
-  return Guarded([&]() -> Status {
+  return GuardedIn(session, [&]() -> Status {
     ASSIGN_OR_RETURN(const auto found, FindForLayer(session, layer));
     const auto context = found->push().TakeContext();
     return found->push().CloseLayer(
@@ -183,7 +184,7 @@ int32_t luwu_close_layer(luwu_session session, uint32_t layer, uint32_t timeout_
 int32_t luwu_push_inplace_begin(luwu_session session, uint32_t layer, uint64_t offset,
                                 luwu_slot_piece* pieces, uint32_t* piece_count, uint32_t flags,
                                 uint32_t timeout_ms, luwu_op* op) {
-  return Guarded([&]() -> Status {
+  return GuardedIn(session, [&]() -> Status {
     ASSIGN_OR_RETURN(const auto found, FindForLayer(session, layer));
     RETURN_IF_ERROR(luwu::client::CheckOut(op, "op"));
     *op = 0;

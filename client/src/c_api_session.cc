@@ -16,6 +16,7 @@ using luwu::ErrorCode;
 using luwu::OkStatus;
 using luwu::Status;
 using luwu::client::Guarded;
+using luwu::client::GuardedIn;
 using luwu::client::Library;
 
 void CopyText(const std::string& text, char* buffer, uint64_t capacity) {
@@ -34,8 +35,8 @@ int32_t luwu_session_open(const luwu_open_options* options, luwu_session* sessio
     *session = 0;
     RETURN_IF_ERROR(Library::Get().CheckReady());
     ASSIGN_OR_RETURN(luwu::client::OpenOptions open, luwu::client::ToOpenOptions(options));
-    luwu::client::SessionOpener opener(std::move(open));
-    ASSIGN_OR_RETURN(std::shared_ptr<luwu::client::Session> opened, opener.Open());
+    ASSIGN_OR_RETURN(std::shared_ptr<luwu::client::Session> opened,
+                     luwu::client::OpenSession(open));
     luwu::StatusOr<luwu::client::Handle> handle = Library::Get().sessions().Add(opened);
     constexpr bool kFarewell = true;
     if (!handle.ok()) opened->Close(kFarewell);
@@ -71,6 +72,7 @@ int32_t luwu_session_get_info(luwu_session session, luwu_session_info* info) {
     out.shm_nodes = values.shm_nodes;
     out.operations = values.operations;
     out.loss_scale = found->step().loss_scale();
+    out.rolled_back_step_plus_1 = values.rolled_back_step ? *values.rolled_back_step + 1 : 0;
     luwu::client::CopyOut(out, info);
     return OkStatus();
   });
@@ -78,7 +80,7 @@ int32_t luwu_session_get_info(luwu_session session, luwu_session_info* info) {
 
 int32_t luwu_load(luwu_session session, uint32_t layer, uint64_t offset, const float* values,
                   uint64_t count, uint32_t timeout_ms) {
-  return Guarded([&]() -> Status {
+  return GuardedIn(session, [&]() -> Status {
     ASSIGN_OR_RETURN(const auto found, Library::Get().FindSession(session));
     RETURN_IF_ERROR(found->Health());
     RETURN_IF_ERROR(found->CheckLayer(layer));
@@ -88,7 +90,7 @@ int32_t luwu_load(luwu_session session, uint32_t layer, uint64_t offset, const f
 }
 
 int32_t luwu_finish_load(luwu_session session, uint32_t allow_missing, uint32_t timeout_ms) {
-  return Guarded([&]() -> Status {
+  return GuardedIn(session, [&]() -> Status {
     ASSIGN_OR_RETURN(const auto found, Library::Get().FindSession(session));
     if (allow_missing > 1) {
       return Error(ErrorCode::kInvalidArgument, "allow_missing is {}; it must be 0 or 1",
@@ -99,7 +101,7 @@ int32_t luwu_finish_load(luwu_session session, uint32_t allow_missing, uint32_t 
 }
 
 int32_t luwu_wait_loaded(luwu_session session, uint32_t timeout_ms) {
-  return Guarded([&]() -> Status {
+  return GuardedIn(session, [&]() -> Status {
     ASSIGN_OR_RETURN(const auto found, Library::Get().FindSession(session));
     RETURN_IF_ERROR(found->Health());
     return found->AwaitLoaded(DeadlineAfter(timeout_ms));
@@ -108,7 +110,7 @@ int32_t luwu_wait_loaded(luwu_session session, uint32_t timeout_ms) {
 
 int32_t luwu_read(luwu_session session, uint32_t layer, int32_t quantity, uint64_t offset,
                   float* values, uint64_t count, uint32_t timeout_ms) {
-  return Guarded([&]() -> Status {
+  return GuardedIn(session, [&]() -> Status {
     ASSIGN_OR_RETURN(const auto found, Library::Get().FindSession(session));
     RETURN_IF_ERROR(found->Health());
     RETURN_IF_ERROR(found->CheckLayer(layer));
@@ -123,7 +125,7 @@ int32_t luwu_read(luwu_session session, uint32_t layer, int32_t quantity, uint64
 
 int32_t luwu_begin_step(luwu_session session, uint64_t step, const luwu_hyper* groups,
                         uint32_t group_count, uint32_t timeout_ms) {
-  return Guarded([&]() -> Status {
+  return GuardedIn(session, [&]() -> Status {
     ASSIGN_OR_RETURN(const auto found, Library::Get().FindSession(session));
     ASSIGN_OR_RETURN(const auto values, luwu::client::ToGroups(groups, group_count));
     return found->step().Begin(step, values, DeadlineAfter(timeout_ms));
@@ -132,15 +134,14 @@ int32_t luwu_begin_step(luwu_session session, uint64_t step, const luwu_hyper* g
 
 int32_t luwu_commit(luwu_session session, uint64_t step, luwu_commit_result* result,
                     uint32_t timeout_ms) {
-  return Guarded([&]() -> Status {
+  return GuardedIn(session, [&]() -> Status {
     ASSIGN_OR_RETURN(const auto found, Library::Get().FindSession(session));
     RETURN_IF_ERROR(luwu::client::CheckStruct(result, "result"));
     ASSIGN_OR_RETURN(const luwu::client::CommitReply reply,
                      found->step().Commit(step, DeadlineAfter(timeout_ms)));
-    constexpr int32_t kMemory = 1;
     luwu_commit_result out = {};
     out.outcome = static_cast<int32_t>(reply.outcome);
-    out.durability = kMemory;
+    out.durability = static_cast<int32_t>(reply.durability);
     CopyText(reply.culprit, out.culprit, sizeof out.culprit);
     out.grad_norm = reply.grad_norm;
     out.clip_factor = reply.clip_factor;
@@ -152,7 +153,7 @@ int32_t luwu_commit(luwu_session session, uint64_t step, luwu_commit_result* res
 
 int32_t luwu_status_json(luwu_session session, char* buffer, uint64_t capacity,
                          uint32_t timeout_ms) {
-  return Guarded([&]() -> Status {
+  return GuardedIn(session, [&]() -> Status {
     ASSIGN_OR_RETURN(const auto found, Library::Get().FindSession(session));
     if (buffer == nullptr || capacity == 0) {
       return Error(ErrorCode::kInvalidArgument, "buffer is NULL or has no room");

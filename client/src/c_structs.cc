@@ -181,6 +181,10 @@ StatusOr<JobSpec> ToJob(const luwu_job_spec* given) {
   if (in.slots_per_worker != 0) job.slots_per_worker = in.slots_per_worker;
   if (in.shard_elements != 0) job.shard_elements = in.shard_elements;
   if (in.overflow_bytes != UINT64_MAX) job.overflow_bytes = in.overflow_bytes;
+  job.durable_every = in.durable_every;
+  job.memory_bytes = in.memory_bytes;
+  RETURN_IF_ERROR(
+      ToEnumOr(in.durability, LUWU_MEMORY, LUWU_SYNCED, "job.durability", &job.durability));
   return job;
 }
 

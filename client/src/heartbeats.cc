@@ -17,7 +17,8 @@ constexpr uint64_t kIdleMs = 60'000;
 // Errors that no later call of this session can get over.
 bool EndsSession(ErrorCode code) {
   return code == ErrorCode::kFenced || code == ErrorCode::kStaleEpoch ||
-         code == ErrorCode::kJobFailed || code == ErrorCode::kNotFound;
+         code == ErrorCode::kJobFailed || code == ErrorCode::kNotFound ||
+         code == ErrorCode::kRolledBack;
 }
 
 struct Peer {

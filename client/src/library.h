@@ -54,4 +54,16 @@ int32_t Guarded(const Body& body) noexcept {
   }
 }
 
+// The same for a call in a session: when it failed because the job is rolled back, the caller hears
+// that.
+template <typename Body>
+int32_t GuardedIn(Handle session, const Body& body) noexcept {
+  return Guarded([&]() -> Status {
+    const Status status = body();
+    if (!RollbackInquiry::MayBeOne(CodeOf(status))) return status;
+    const std::shared_ptr<Session> found = Library::Get().sessions().Find(session);
+    return found == nullptr ? status : found->Explain(status);
+  });
+}
+
 }  // namespace luwu::client

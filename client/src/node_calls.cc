@@ -12,7 +12,7 @@ std::optional<Status> NodeTrouble::Judge(const MonitorLock& lock, Fabric& fabric
   const TimePoint now = std::chrono::steady_clock::now();
   const ErrorCode code = CodeOf(answer);
   if (code == ErrorCode::kFenced || code == ErrorCode::kStaleEpoch ||
-      code == ErrorCode::kJobFailed) {
+      code == ErrorCode::kJobFailed || code == ErrorCode::kRolledBack) {
     fabric.Fail(lock, answer);
     return answer;
   }

@@ -19,6 +19,7 @@ Session::Session(SessionParts parts)
       keeper_(fabric_.get(), &push_, parts.heartbeats.get()),
       rpcs_(std::move(parts.rpcs)),
       heartbeats_(std::move(parts.heartbeats)),
+      inquiry_(fabric_.get(), &rpcs_, {.lead = parts.lead, .lineage = parts.lineage}),
       step_(fabric_.get(), &rpcs_),
       tensors_(fabric_.get(), &rpcs_),
       created_(parts.created),
@@ -66,7 +67,7 @@ Status Session::StartFetch(const std::shared_ptr<Operation>& operation, const Fe
         if (!cancelled) {
           FetchEngine::Loan context = fetch_.TakeContext();
           context->segments.swap(segments);
-          status = fetch_.Fetch(call, *context);
+          status = Explain(fetch_.Fetch(call, *context));
         }
         FinishOperation(*operation, status);
       });
@@ -85,7 +86,7 @@ Status Session::StartPush(const std::shared_ptr<Operation>& operation, PushCall 
         if (!cancelled) {
           PushEngine::Loan context = push_.TakeContext();
           context->batch.segments.swap(segments);
-          status = push_.Push(call, *context);
+          status = Explain(push_.Push(call, *context));
         }
         push_.EndQueued();
         FinishOperation(*operation, status);
@@ -113,7 +114,7 @@ void Session::AbandonInPlace(InPlaceOperation& operation) {
 void Session::EndInPlace(const std::shared_ptr<InPlaceOperation>& operation) {
   const TimePoint deadline = DeadlineAfter(operation->timeout_ms());
   const auto finish = [this, operation, deadline] {
-    FinishOperation(*operation, push_.FinishInPlace(operation->run(), deadline));
+    FinishOperation(*operation, Explain(push_.FinishInPlace(operation->run(), deadline)));
   };
   // Over shared memory everything has arrived by now; else the lane waits for it.
   if (push_.SendInPlace(operation->run())) {
@@ -151,6 +152,7 @@ SessionInfo Session::Info() {
   info.operations = counters.operations;
   info.created = created_;
   info.loaded = loaded_;
+  info.rolled_back_step = inquiry_.step();
   for (const uint32_t node : fabric_->active()) info.shm_nodes += fabric_->node(node).is_shm();
   MonitorLock lock(fabric_->monitor());
   info.current_step = fabric_->progress(lock).current_step();

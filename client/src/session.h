@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "client/src/lane.h"
 #include "client/src/operation.h"
 #include "client/src/push_engine.h"
+#include "client/src/rollback_inquiry.h"
 #include "client/src/session_rpc.h"
 #include "client/src/step_driver.h"
 #include "client/src/tensor_io.h"
@@ -31,6 +33,8 @@ struct SessionParts {
   std::unique_ptr<Fabric> fabric;
   std::vector<std::unique_ptr<NodeRpc>> rpcs;  // of all nodes in the list
   std::unique_ptr<Heartbeats> heartbeats;      // of the nodes that take part, running
+  uint64_t lineage = 0;                        // of the job: its first epoch
+  uint32_t lead = 0;                           // of the job, by index
   bool created = false;
   bool loaded = false;
 };
@@ -45,6 +49,7 @@ struct SessionInfo {
   bool loaded = false;
   uint32_t shm_nodes = 0;
   uint32_t operations = 0;
+  std::optional<uint64_t> rolled_back_step;
 };
 
 class Session;
@@ -86,6 +91,9 @@ class Session final : public std::enable_shared_from_this<Session> {
 
   // kInvalidArgument when there is no such layer.
   Status CheckLayer(uint32_t layer) const;
+  // What the caller of a failed call is told: that the job is rolled back when that is behind it,
+  // which may mean waiting until it is known; else `why`.
+  Status Explain(const Status& why) { return inquiry_.Explain(why); }
   // Every call asks first: closed, fenced, job failed.
   Status Health();
 
@@ -127,6 +135,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   Keeper keeper_;
   std::vector<std::unique_ptr<NodeRpc>> rpcs_;  // their callbacks use all of the above
   const std::unique_ptr<Heartbeats> heartbeats_;
+  RollbackInquiry inquiry_;
   StepDriver step_;
   TensorIo tensors_;
   const bool created_;

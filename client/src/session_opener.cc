@@ -14,6 +14,7 @@ namespace luwu::client {
 namespace {
 
 constexpr uint64_t kUndoMs = 2000;
+constexpr int kAttemptsMax = 5;
 
 std::string BootId() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -163,6 +164,8 @@ Status SessionOpener::JoinJob() {
   joined_[lead] = first[0];
   created_on_[lead] = first[0].created;
   parts_.created = first[0].created;
+  parts_.lead = lead;
+  parts_.lineage = first[0].lineage;
   parts_.loaded = first[0].loaded;
   for (const uint32_t node : others) created_on_[node] = first[0].created;  // perhaps, by now
   ASSIGN_OR_RETURN(const std::vector<JoinReply> rest, Call<JoinReply>(others, join));
@@ -347,6 +350,21 @@ void SessionOpener::Undo() {
     parts_.rpcs[created[i]]->DeleteJob({.job = options_.job.name, .epoch = epoch_}, deadline,
                                        std::move(done));
   });
+}
+
+StatusOr<std::shared_ptr<Session>> OpenSession(const OpenOptions& options) {
+  const TimePoint deadline = DeadlineAfter(options.timeout_ms);
+  for (int attempt = 1;; ++attempt) {
+    OpenOptions now = options;
+    now.timeout_ms = static_cast<uint32_t>(MillisecondsUntil(deadline));
+    StatusOr<std::shared_ptr<Session>> session = SessionOpener(std::move(now)).Open();
+    // The lead was asked just before it began to roll back; from now on it says so.
+    const ErrorCode code = CodeOf(session.status());
+    const bool moved = code == ErrorCode::kRolledBack || code == ErrorCode::kStaleEpoch ||
+                       code == ErrorCode::kFenced;
+    if (!moved || attempt == kAttemptsMax || MillisecondsUntil(deadline) == 0) return session;
+    PauseBeforeRetry(deadline);
+  }
 }
 
 }  // namespace luwu::client

@@ -73,4 +73,7 @@ class SessionOpener {
   SessionParts parts_;
 };
 
+// Opens with one SessionOpener after the other while the job is being rolled back under them.
+StatusOr<std::shared_ptr<Session>> OpenSession(const OpenOptions& options);
+
 }  // namespace luwu::client

@@ -38,6 +38,11 @@ StatusOr<CommitReply> ToCommitReply(const v1::CommitResponse& response) {
   reply.grad_norm = response.grad_norm();
   reply.clip_factor = response.clip_factor();
   reply.loss_scale = response.loss_scale();
+  reply.durability = static_cast<Durability>(response.durability());
+  if (DurabilityName(reply.durability).empty()) {
+    return Error(ErrorCode::kInternal, "it answered commit with unknown durability {}",
+                 static_cast<int>(response.durability()));
+  }
   switch (response.outcome()) {
     case v1::OUTCOME_APPLIED:
       reply.outcome = StepOutcome::kApplied;
@@ -52,6 +57,18 @@ StatusOr<CommitReply> ToCommitReply(const v1::CommitResponse& response) {
       return Error(ErrorCode::kInternal, "it answered commit with unknown outcome {}",
                    static_cast<int>(response.outcome()));
   }
+}
+
+StatusOr<JobState> ToJobState(const v1::DescribeJobResponse& response) {
+  if (response.phase() < v1::JOB_PHASE_LIVE || response.phase() > v1::JOB_PHASE_LOST) {
+    return Error(ErrorCode::kInternal, "it says that the job is in unknown phase {}",
+                 static_cast<int>(response.phase()));
+  }
+  return JobState{.epoch = response.epoch(),
+                  .lineage = response.lineage(),
+                  .first_step = response.first_step(),
+                  .phase = static_cast<JobPhase>(response.phase()),
+                  .detail = response.detail()};
 }
 
 using Regions = std::vector<transport::RegionDescriptor>;
@@ -113,9 +130,19 @@ void NodeRpc::CreateOrJoin(const JobSpec& spec, uint64_t epoch, uint64_t nodes_f
         return StatusOr<JoinReply>(JoinReply{.epoch = response.epoch(),
                                              .created = response.created(),
                                              .loaded = response.loaded(),
-                                             .current_step = response.current_step()});
+                                             .current_step = response.current_step(),
+                                             .lineage = response.lineage()});
       },
       std::move(done));
+}
+
+void NodeRpc::DescribeJob(const std::string& job, TimePoint deadline, Done<JobState> done) {
+  v1::DescribeJobRequest request;
+  request.set_job(job);
+  request.set_without_spec(true);
+  impl_->Unary<JobState, v1::DescribeJobResponse>({.deadline = deadline}, std::move(request),
+                                                  LUWU_START(jobs, Describe), ToJobState,
+                                                  std::move(done));
 }
 
 void NodeRpc::DeleteJob(const Deletion& deletion, TimePoint deadline, Done<Nothing> done) {

@@ -37,6 +37,17 @@ struct JoinReply {
   bool created = false;
   bool loaded = false;
   uint64_t current_step = 0;
+  uint64_t lineage = 0;  // the job's first epoch, which stays when it is rolled back
+};
+
+enum class JobPhase : uint8_t { kLive = 1, kRecovering = 2, kLost = 3 };
+
+struct JobState {
+  uint64_t epoch = 0;
+  uint64_t lineage = 0;
+  uint64_t first_step = 0;  // under this epoch
+  JobPhase phase = JobPhase::kLive;
+  std::string detail;  // recovering, lost: what for, why
 };
 
 struct OpenRequest {
@@ -68,6 +79,7 @@ struct CommitReply {
   double grad_norm = std::numeric_limits<double>::quiet_NaN();
   double clip_factor = 1;
   double loss_scale = 1;  // of the next step
+  Durability durability = Durability::kMemory;
 };
 
 struct Nothing {};
@@ -88,6 +100,7 @@ class NodeRpc {
   void ListNodes(TimePoint deadline, Done<NodeList> done);
   void CreateOrJoin(const JobSpec& spec, uint64_t epoch, uint64_t nodes_fingerprint,
                     TimePoint deadline, Done<JoinReply> done);
+  void DescribeJob(const std::string& job, TimePoint deadline, Done<JobState> done);
   struct Deletion {
     std::string job;
     uint64_t epoch = 0;  // 0: any

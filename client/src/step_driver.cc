@@ -1,5 +1,7 @@
 #include "client/src/step_driver.h"
 
+#include <algorithm>
+
 #include "client/src/node_calls.h"
 
 namespace luwu::client {
@@ -113,6 +115,9 @@ StatusOr<CommitReply> StepDriver::Commit(uint64_t step, TimePoint deadline) {
   MonitorLock lock(fabric_->monitor());
   committed_step_ = step;
   committed_ = answers.front();
+  for (const CommitReply& answer : answers) {
+    committed_.durability = std::min(committed_.durability, answer.durability);
+  }
   loss_scale_ = committed_.loss_scale;
   if (committed_.outcome == StepOutcome::kFailed) {
     fabric_->Fail(lock, Error(ErrorCode::kJobFailed, "step {} of job '{}' failed: {}", step,

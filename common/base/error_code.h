@@ -41,6 +41,7 @@ enum class ErrorCode : int32_t {
   kNodeLost = -401,
   kStaleEpoch = -402,
   kJobFailed = -403,
+  kRolledBack = -404,
 
   // -5xx: bytes are not what was written.
   kCorrupt = -500,

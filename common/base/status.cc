@@ -30,6 +30,7 @@ absl::StatusCode CanonicalCode(ErrorCode code) {
     case ErrorCode::kStaleVersion:
     case ErrorCode::kStepMismatch:
     case ErrorCode::kJobFailed:
+    case ErrorCode::kRolledBack:
       return absl::StatusCode::kFailedPrecondition;
     case ErrorCode::kRankTaken:
     case ErrorCode::kAlreadyExists:
@@ -142,6 +143,8 @@ std::string_view ErrorCodeName(ErrorCode code) {
       return "stale epoch";
     case ErrorCode::kJobFailed:
       return "job failed";
+    case ErrorCode::kRolledBack:
+      return "rolled back";
     case ErrorCode::kCorrupt:
       return "corrupt data";
     case ErrorCode::kInternal:

@@ -15,6 +15,7 @@ static_assert(int(StatePrecision::kBlockwise8) == v1::STATE_PRECISION_BLOCKWISE8
 static_assert(int(MasterFormat::kSplit) == v1::MASTER_FORMAT_SPLIT);
 static_assert(int(UpdateMode::kSpeculative) == v1::UPDATE_MODE_SPECULATIVE);
 static_assert(int(ClipScope::kLayer) == v1::CLIP_SCOPE_LAYER);
+static_assert(int(Durability::kSynced) == v1::DURABILITY_SYNCED);
 static_assert(int(Reduction::kSum) == v1::REDUCTION_SUM);
 static_assert(int(Reduction::kMean) == v1::REDUCTION_MEAN);
 static_assert(int(NonFinitePolicy::kSkip) == v1::NON_FINITE_POLICY_SKIP);
@@ -54,6 +55,9 @@ Status CheckEnums(const v1::JobSpec& proto) {
   }
   if (!v1::ClipScope_IsValid(proto.clip_scope())) {
     return UnknownValue("clip_scope", proto.clip_scope());
+  }
+  if (!v1::Durability_IsValid(proto.durability())) {
+    return UnknownValue("durability", proto.durability());
   }
   if (!v1::Reduction_IsValid(proto.reduction())) {
     return UnknownValue("reduction", proto.reduction());
@@ -154,6 +158,9 @@ v1::JobSpec ToProto(const JobSpec& spec) {
   proto.set_slots_per_worker(spec.slots_per_worker);
   proto.set_overflow_bytes(spec.overflow_bytes);
   proto.set_accumulates(spec.accumulates);
+  proto.set_durable_every(spec.durable_every);
+  proto.set_durability(static_cast<v1::Durability>(spec.durability));
+  proto.set_memory_bytes(spec.memory_bytes);
   return proto;
 }
 
@@ -179,6 +186,9 @@ StatusOr<JobSpec> FromProto(const v1::JobSpec& proto) {
   spec.slots_per_worker = proto.slots_per_worker();
   spec.overflow_bytes = proto.overflow_bytes();
   spec.accumulates = proto.accumulates();
+  spec.durable_every = proto.durable_every();
+  spec.durability = static_cast<Durability>(proto.durability());
+  spec.memory_bytes = proto.memory_bytes();
   return spec;
 }
 

@@ -114,6 +114,18 @@ Status CheckUpdateMode(const JobSpec& spec) {
   return OkStatus();
 }
 
+Status CheckDurability(const JobSpec& spec) {
+  if (DurabilityName(spec.durability).empty()) {
+    return Invalid("durability {} is not known; choose memory, logged or synced",
+                   int(spec.durability));
+  }
+  if (spec.durability != Durability::kMemory && spec.durable_every == 0) {
+    return Invalid("durability {} without durable points; set durable_every to 1 or more",
+                   DurabilityName(spec.durability));
+  }
+  return OkStatus();
+}
+
 Status CheckLossScaling(const JobSpec& spec) {
   const LossScaling& scaling = spec.loss_scaling;
   const float scale = static_cast<float>(scaling.initial_scale);
@@ -153,6 +165,7 @@ Status CheckOptions(const JobSpec& spec) {
     return Invalid("on_non_finite {} is not known; choose skip or fail", int(spec.on_non_finite));
   }
   RETURN_IF_ERROR(CheckUpdateMode(spec));
+  RETURN_IF_ERROR(CheckDurability(spec));
   RETURN_IF_ERROR(CheckLossScaling(spec));
   if (spec.optimizer.master_format == MasterFormat::kSplit &&
       spec.served_dtype != DType::kBFloat16) {

@@ -151,6 +151,14 @@ struct LossScaling {
   bool operator==(const LossScaling&) const = default;
 };
 
+// What a commit has reached when it answers; docs/DURABILITY.md.
+enum class Durability : uint8_t {
+  kUnspecified = 0,
+  kMemory = 1,  // survives the workers
+  kLogged = 2,  // ... and the daemons' processes
+  kSynced = 3,  // ... and the machines' power
+};
+
 struct JobSpec {
   std::string name;  // 1..128 of [A-Za-z0-9._-], not starting with '.' or '-'
   uint32_t world_size = 0;
@@ -177,6 +185,15 @@ struct JobSpec {
   // Each shard has memory of its own for the sum of what has come in, so that a worker can push any
   // number of micro-steps before it closes. (Held sums in float32 are such memory already.)
   bool accumulates = false;
+  // Every so many steps the weights and all state of the step are written to disk, so that the job
+  // can go back to it; 0: never. Such a step is a durable point.
+  uint32_t durable_every = 0;
+  // What the commit that leads to a durable point waits for. Above kMemory `durable_every` must not
+  // be 0; with kMemory points are made (synced) in the background.
+  Durability durability = Durability::kMemory;
+  // Most memory that the job may take on each node, with the rest of its state on disk; 0: what the
+  // node has left.
+  uint64_t memory_bytes = 0;
 
   bool operator==(const JobSpec&) const = default;
 };
@@ -199,6 +216,7 @@ std::string_view StatePrecisionName(StatePrecision precision);  // "bfloat16"
 std::string_view MasterFormatName(MasterFormat format);         // "split"
 std::string_view UpdateModeName(UpdateMode mode);               // "deferred"
 std::string_view ClipScopeName(ClipScope scope);                // "global"
+std::string_view DurabilityName(Durability durability);         // "synced"
 
 // Whether state has a second generation, and whether sums are held until the decision.
 bool KeepsUndoState(const JobSpec& spec);

@@ -16,6 +16,7 @@ std::string Text(double value) { return fmt::format("{}", value); }
 std::string Text(StatePrecision value) { return std::string(StatePrecisionName(value)); }
 std::string Text(MasterFormat value) { return std::string(MasterFormatName(value)); }
 std::string Text(UpdateMode value) { return std::string(UpdateModeName(value)); }
+std::string Text(std::string_view value) { return std::string(value); }
 std::string Text(ClipScope value) { return std::string(ClipScopeName(value)); }
 std::string Text(Reduction value) { return value == Reduction::kSum ? "sum" : "mean"; }
 std::string Text(NonFinitePolicy value) {
@@ -80,6 +81,9 @@ void CompareOptions(const JobSpec& here, const JobSpec& in_job, Difference* out)
                uint64_t{in_job.slots_per_worker});
   out->Compare("overflow_bytes", here.overflow_bytes, in_job.overflow_bytes);
   out->Compare("accumulates", here.accumulates, in_job.accumulates);
+  out->Compare("durable_every", uint64_t{here.durable_every}, uint64_t{in_job.durable_every});
+  out->Compare("durability", DurabilityName(here.durability), DurabilityName(in_job.durability));
+  out->Compare("memory_bytes", here.memory_bytes, in_job.memory_bytes);
   out->Compare("number of layers", uint64_t{here.layers.size()}, uint64_t{in_job.layers.size()});
 }
 
@@ -145,6 +149,9 @@ uint64_t FingerprintOf(const JobSpec& spec) {
   out.Add(spec.slots_per_worker);
   out.Add(spec.overflow_bytes);
   out.Add(uint64_t{spec.accumulates});
+  out.Add(spec.durable_every);
+  out.Add(static_cast<uint64_t>(spec.durability));
+  out.Add(spec.memory_bytes);
   out.Add(spec.layers.size());
   for (const LayerSpec& layer : spec.layers) {
     out.Add(layer.name);

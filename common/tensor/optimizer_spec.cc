@@ -197,4 +197,18 @@ std::string_view ClipScopeName(ClipScope scope) {
   return "";
 }
 
+std::string_view DurabilityName(Durability durability) {
+  switch (durability) {
+    case Durability::kUnspecified:
+      break;
+    case Durability::kMemory:
+      return "memory";
+    case Durability::kLogged:
+      return "logged";
+    case Durability::kSynced:
+      return "synced";
+  }
+  return "";
+}
+
 }  // namespace luwu

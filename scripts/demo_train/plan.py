@@ -24,7 +24,7 @@ _LOWEST = 0.1  # of the learning rate, at the end
 class Plan:
     """``steps``: length of the learning-rate schedule; ``stop_after``: steps that this run really
     makes. ``rows``: sequences per worker and step. ``clip_norm``: of all gradients; 0: no limit.
-    ``state_precision``, ``master_format``, ``update_mode``: as in ``luwu``."""
+    ``state_precision``, ``master_format``, ``update_mode``, ``durable_every``: as in ``luwu``."""
 
     steps: int
     stop_after: int
@@ -37,6 +37,7 @@ class Plan:
     update_mode: str = "auto"
     clip_norm: float = 0.0
     wire: str = "bf16"
+    durable_every: int = 0
     text: Path = Path("kjv.txt")
 
     def shape(self) -> Shape:

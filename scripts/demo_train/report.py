@@ -57,7 +57,7 @@ def summary(plan: Plan, job: str, main: Result, reference: Result,
     }
 
 
-def table(values: dict[str, Any], compared: str) -> str:
+def table(values: dict[str, Any], compared: str, after_crash: str) -> str:
     """For people."""
     nodes = ", ".join(f"{name} {human_bytes(count)}"
                       for name, count in values["daemon_state_bytes"].items())
@@ -83,6 +83,7 @@ def table(values: dict[str, Any], compared: str) -> str:
         ("tokens per second", f"{values['tokens_per_s']:,.0f}", ""),
         ("killed and restarted", "yes" if values["killed_and_restarted"] else "no", ""),
         ("same bits as without the kill", compared, ""),
+        ("same losses when a daemon is killed", after_crash, ""),
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()

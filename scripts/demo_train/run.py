@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from children import Child, Family
 from plan import Plan
@@ -32,12 +32,16 @@ class Result:
     skipped_steps: int = 0
     clipped_steps: int = 0
     grad_norm: float = 0.0  # of the last step
+    resumed_at: int | None = None  # the step that a restarted daemon's point had
+    repeated_steps: int = 0  # computed again after that
+    changed_losses: int = 0  # of those, the ones whose loss was another than before
 
 
 @dataclass(frozen=True)
 class LuwuRun:
     """A run against daemons. ``kill_at``: the step in which the last rank is killed, or None.
-    ``hash_at``: the step after which the state is hashed."""
+    ``hash_at``: the step after which the state is hashed. ``crash``: called once, after step
+    ``crash_at``, to kill and restart a daemon."""
 
     plan: Plan
     endpoints: str
@@ -46,6 +50,8 @@ class LuwuRun:
     label: str
     kill_at: int | None = None
     hash_at: int | None = None
+    crash_at: int | None = None
+    crash: Callable[[], str] | None = None
 
     def _trainer(self, rank: int, restart_count: int, hold: bool) -> Child:
         arguments = self.plan.arguments() + [
@@ -60,6 +66,7 @@ class LuwuRun:
         result = Result()
         meter = _Meter(self.plan)
         victim = self.plan.workers - 1
+        crashed = False
         with Family() as family, Progress(self.label, self.plan.stop_after) as progress:
             for rank in range(self.plan.workers):
                 family.add(self._trainer(rank, 0, hold=rank == victim))
@@ -75,8 +82,16 @@ class LuwuRun:
                                   f"the backward pass of step {event['step']}; starting it again")
                     result.killed = True
                     family.add(self._trainer(rank, 1, hold=False))
+                elif kind == "resume":
+                    meter.forget(rank, event["step"])
+                    if result.resumed_at is None:
+                        progress.note(f"rank {rank}: {event['why']}")
+                    result.resumed_at = event["step"]
                 elif kind == "step":
                     meter.add(rank, event, result, progress)
+                    if self.crash is not None and not crashed and event["step"] == self.crash_at:
+                        crashed = True
+                        progress.note(self.crash())
                 elif kind == "state":
                     result.hashes[event["step"]] = event["sha256"]
                 elif kind == "final":
@@ -103,13 +118,28 @@ class _Meter:
         result.peak_bytes = max(result.peak_bytes, event["peak"])
         if len(losses) == self._plan.workers:
             self._times.append(time.monotonic())
-            result.losses.append(sum(losses.values()) / len(losses))
+            self._set_loss(step, sum(losses[each] for each in sorted(losses)) / len(losses), result)
             result.skipped_steps += not event["applied"]
             result.clipped_steps += event["clipped"]
             result.grad_norm = event["grad_norm"]
-            progress.step(step, result.losses[-1], self._rate(),
+            progress.step(step, result.losses[step], self._rate(),
                           sum(f for f, _ in self._bytes.values()),
                           sum(p for _, p in self._bytes.values()))
+
+    @staticmethod
+    def _set_loss(step: int, loss: float, result: Result) -> None:
+        if step < len(result.losses):
+            result.repeated_steps += 1
+            result.changed_losses += loss != result.losses[step]
+            result.losses[step] = loss
+        else:
+            result.losses.append(loss)
+
+    def forget(self, rank: int, step: int) -> None:
+        """``rank`` will compute ``step`` and what follows once more."""
+        for later in self._steps:
+            if later >= step:
+                self._steps[later].pop(rank, None)
 
     def _rate(self) -> float:
         recent = self._times[-20:]

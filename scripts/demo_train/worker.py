@@ -91,7 +91,8 @@ def train(plan: Plan, options: argparse.Namespace) -> None:
         world_size=plan.workers, optimizer=optimizer_of(plan),
         param_groups=lt.decay_groups(model, plan.weight_decay), wire=plan.wire,
         update_mode=plan.update_mode, clip_grad_norm=plan.clip_norm or None,
-        settings=lt.Settings(restart_count=options.restart_count, transport="auto"))
+        settings=lt.Settings(restart_count=options.restart_count, transport="auto",
+                             durable_every=plan.durable_every))
     first = optimizer.current_step  # not 0 after a restart
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda done: plan.lr_factor(done + first))
@@ -102,9 +103,18 @@ def train(plan: Plan, options: argparse.Namespace) -> None:
         step = optimizer.current_step
         if step == options.hold_at:
             hold_in_backward(model, step)
-        loss = loss_of(model, corpus.batch(step, options.rank, plan.rows))
-        loss.backward()
-        outcome = optimizer.step()
+        try:
+            loss = loss_of(model, corpus.batch(step, options.rank, plan.rows))
+            loss.backward()
+            outcome = optimizer.step()
+        except luwu.SessionLostError as error:
+            # A daemon was lost. The job goes back to its last durable point, and so do we: batches
+            # and learning rate depend on the step alone.
+            step = optimizer.resume()
+            schedule.last_epoch = step - first - 1
+            schedule.step()
+            tell("resume", step=step, why=str(error))
+            continue
         optimizer.zero_grad()
         schedule.step()
         info = optimizer.session.info()

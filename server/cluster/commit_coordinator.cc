@@ -29,8 +29,15 @@ CoordinatorOptions CoordinatorOptionsFor(const JobSpec& spec, uint64_t epoch,
 }
 
 CommitCoordinator::CommitCoordinator(CoordinatorOptions options)
-    : options_(std::move(options)), loss_scale_(options_.loss_scaling) {
+    : options_(std::move(options)),
+      loss_scale_(options_.restored
+                      ? LossScale(options_.loss_scaling, options_.restored->loss_scale,
+                                  options_.restored->finite_steps)
+                      : LossScale(options_.loss_scaling)),
+      durable_(options_.job, options_.epoch, options_.nodes,
+               options_.restored ? std::optional(options_.restored->step) : std::nullopt) {
   MutexLock lock(mutex_);
+  if (options_.restored) next_step_ = options_.restored->step;
   reported_.resize(options_.nodes.size());
 }
 
@@ -120,6 +127,7 @@ StepDecision CommitCoordinator::Decide() {
   }
   loss_scale_.Update(finite);
   decision.next_loss_scale = loss_scale_.value();
+  decision.finite_steps = loss_scale_.finite_steps();
   return decision;
 }
 
@@ -147,37 +155,98 @@ void CommitCoordinator::DecideNorms(StepDecision* decision) const {
   if (clips) decision->factors = std::move(factors);
 }
 
+std::vector<DecisionCallback> CommitCoordinator::TryDecide(StatusOr<StepDecision>* answer) {
+  std::vector<DecisionCallback> told;
+  if (held_until_ || !AllReported()) return told;
+  *answer = Decide();
+  decided_.push_back({next_step_, **answer});
+  if (decided_.size() > kDecisionsKept) decided_.pop_front();
+  ++next_step_;
+  std::fill(reported_.begin(), reported_.end(), std::nullopt);
+  for (Waiter& waiter : waiters_) told.push_back(std::move(waiter.done));
+  waiters_.clear();
+  return told;
+}
+
 void CommitCoordinator::Report(const StepReport& report, TimePoint deadline,
                                DecisionCallback done) {
   StatusOr<StepDecision> answer = StepDecision();
-  std::vector<Waiter> waiters;
+  std::vector<DecisionCallback> told;
   {
     MutexLock lock(mutex_);
     if (const Status status = CheckReport(report); !status.ok()) {
       answer = status;
+      told.push_back(std::move(done));
     } else if (const StepDecision* decided = FindDecided(report.step)) {
       answer = *decided;
+      told.push_back(std::move(done));
     } else {
       if (!reported_[report.node]) reported_[report.node] = report.findings;
-      if (!AllReported()) {
-        waiters_.push_back({deadline, std::move(done)});
-        return;
-      }
-      answer = Decide();
-      decided_.push_back({next_step_, *answer});
-      if (decided_.size() > kDecisionsKept) decided_.pop_front();
-      ++next_step_;
-      std::fill(reported_.begin(), reported_.end(), std::nullopt);
-      waiters.swap(waiters_);
+      waiters_.push_back({deadline, std::move(done)});
+      told = TryDecide(&answer);
     }
   }
-  for (const Waiter& waiter : waiters) waiter.done(answer);
-  done(std::move(answer));
+  for (const DecisionCallback& tell : told) tell(answer);
+}
+
+void CommitCoordinator::ReportDurable(const DurableReport& report, TimePoint deadline,
+                                      DurableCallback done) {
+  durable_.Report(report, deadline, std::move(done));
+}
+
+void CommitCoordinator::AwaitDurable(uint64_t step, TimePoint deadline, DurableCallback done) {
+  durable_.Await(step, deadline, std::move(done));
+}
+
+Status CommitCoordinator::StartAt(uint64_t step, float loss_scale, uint32_t finite_steps) {
+  MutexLock lock(mutex_);
+  RETURN_IF_ERROR(shutdown_);
+  const bool reported = std::any_of(reported_.begin(), reported_.end(),
+                                    [](const auto& report) { return report.has_value(); });
+  if (reported || !decided_.empty() || (next_step_ != 0 && next_step_ != step)) {
+    return Error(ErrorCode::kState, "job '{}' is training at step {}: it cannot go on at step {}",
+                 options_.job, next_step_, step);
+  }
+  next_step_ = step;
+  if (options_.loss_scaling.initial_scale != 0) {
+    loss_scale_ = LossScale(options_.loss_scaling, loss_scale, finite_steps);
+  }
+  return OkStatus();
+}
+
+StatusOr<uint64_t> CommitCoordinator::Hold(TimePoint until) {
+  MutexLock lock(mutex_);
+  RETURN_IF_ERROR(shutdown_);
+  if (held_until_) {
+    return Error(ErrorCode::kState, "step {} of job '{}' is held for another checkpoint; try again",
+                 next_step_, options_.job);
+  }
+  held_until_ = until;
+  return next_step_;
+}
+
+void CommitCoordinator::Release() {
+  StatusOr<StepDecision> answer = StepDecision();
+  std::vector<DecisionCallback> told;
+  {
+    MutexLock lock(mutex_);
+    if (!held_until_ || !shutdown_.ok()) return;
+    held_until_.reset();
+    told = TryDecide(&answer);
+  }
+  for (const DecisionCallback& tell : told) tell(answer);
 }
 
 void CommitCoordinator::Tick(TimePoint now) {
   std::vector<Waiter> late;
   Status status;
+  durable_.Tick(now);
+  bool held_too_long = false;
+  {
+    MutexLock lock(mutex_);
+    held_too_long = held_until_ && *held_until_ <= now;
+  }
+  if (held_too_long) Release();
   {
     MutexLock lock(mutex_);
     const auto first_late =
@@ -206,6 +275,7 @@ std::string CommitCoordinator::MissingNodes() const {
 void CommitCoordinator::Shutdown(const Status& why) {
   LUWU_CHECK(!why.ok(), "a shutdown has a reason");
   std::vector<Waiter> waiters;
+  durable_.Shutdown(why);
   {
     MutexLock lock(mutex_);
     if (shutdown_.ok()) shutdown_ = why;

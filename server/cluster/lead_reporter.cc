@@ -13,6 +13,9 @@ class LeadReporter final : public StepReporter {
   void Report(uint64_t step, const StepFindings& findings, DecisionCallback done) override {
     coordinator_->Report({epoch_, step, self_, findings}, TimePoint::max(), std::move(done));
   }
+  void ReportDurable(uint64_t step, DurableCallback done) override {
+    coordinator_->ReportDurable({epoch_, step, self_}, TimePoint::max(), std::move(done));
+  }
 
  private:
   const std::shared_ptr<CommitCoordinator> coordinator_;

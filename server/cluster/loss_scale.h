@@ -3,7 +3,8 @@
 // in a row by `growth_factor`; the products are taken in double and rounded to float32. It stays a
 // normal float32: growth that would overflow does not happen, backoff stops at the smallest one.
 //
-// Owned by the job's coordinator. Pure logic, not thread-safe.
+// Owned by the job's coordinator, which restores it with the point that a job comes back to. Pure
+// logic, not thread-safe.
 #pragma once
 
 #include <cmath>
@@ -19,7 +20,13 @@ class LossScale {
   explicit LossScale(const LossScaling& options)
       : options_(options), value_(InitialLossScale(options)) {}
 
+  // As it was: what value() and finite_steps() said.
+  LossScale(const LossScaling& options, float value, uint32_t finite_steps)
+      : options_(options), value_(value), applied_in_a_row_(finite_steps) {}
+
   float value() const { return value_; }
+  // Applied in a row since the last change.
+  uint32_t finite_steps() const { return applied_in_a_row_; }
 
   void Update(bool finite) {
     if (options_.initial_scale == 0) return;
@@ -36,7 +43,7 @@ class LossScale {
   }
 
  private:
-  const LossScaling options_;
+  LossScaling options_;
   float value_;
   uint32_t applied_in_a_row_ = 0;
 };

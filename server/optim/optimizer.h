@@ -122,6 +122,11 @@ void InitialState(const OptimizerSpec& optimizer, const StateRange& range);
 // `count` values of one array (0: master).
 void ReadState(const OptimizerSpec& optimizer, const StateRange& range, uint32_t array,
                float* values);
+// The inverse: what was read from any state comes back as the same values, in every format. The
+// range is one that ApplyUpdate would take. Values that the format does not have become the nearest
+// ones it has.
+void WriteState(const OptimizerSpec& optimizer, const StateRange& range, uint32_t array,
+                const float* values);
 // Sets masters; a split master also sets the served copy, and makes every NaN the quiet one.
 void WriteMasters(const OptimizerSpec& optimizer, const StateRange& range, const float* values);
 

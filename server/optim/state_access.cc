@@ -1,8 +1,10 @@
 // State outside updates: one value at a time, in the formats of docs/OPTIMIZERS.md. Loading,
 // reading and checkpoints use it; speed is that of plain code.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "common/base/check.h"
 #include "server/optim/optimizer.h"
@@ -32,6 +34,42 @@ float ShareOf(uint8_t code, bool is_signed) {
   const float share = exponent == 0 ? std::ldexp(mantissa, 1 - bias - 3)
                                     : std::ldexp(8 + mantissa, exponent - bias - 3);
   return is_signed && (code & 0x80u) != 0 ? -share : share;
+}
+
+// The code whose value is nearest to `magnitude`, sign apart: values grow with codes.
+uint8_t NearestCode(float magnitude, float scale, bool is_signed) {
+  int low = 0;
+  int high = is_signed ? 15 << 3 : 31 << 3;  // a share of 1
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (ShareOf(static_cast<uint8_t>(middle), is_signed) * scale < magnitude) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const auto distance = [&](int code) {
+    return std::abs(double(ShareOf(static_cast<uint8_t>(code), is_signed) * scale) - magnitude);
+  };
+  // As an update: what is not 0 does not become 0 where that would be a divisor.
+  const bool down = low > (is_signed ? 0 : 1) && distance(low - 1) < distance(low);
+  return static_cast<uint8_t>(down ? low - 1 : low);
+}
+
+// Codes of one block's values; returns its scale, by the rule of updates. Their largest value has
+// a share of 1, so that the scale of values that were read comes out as it was.
+float WriteBlock(const float* values, uint64_t count, bool is_signed, std::byte* codes) {
+  constexpr float kLeast = 0x1p-100f;
+  constexpr float kMost = std::numeric_limits<float>::max();
+  float scale = kLeast;
+  for (uint64_t i = 0; i < count; ++i) scale = std::max(scale, std::abs(values[i]));
+  scale = std::min(scale, kMost);
+  for (uint64_t i = 0; i < count; ++i) {
+    const float magnitude = is_signed ? std::abs(values[i]) : std::max(values[i], 0.0f);
+    const uint8_t sign = is_signed && std::signbit(values[i]) ? 0x80 : 0;
+    codes[i] = std::byte(NearestCode(magnitude, scale, is_signed) | sign);
+  }
+  return scale;
 }
 
 std::byte* ScalesOf(std::byte* array, const StateRange& range) {
@@ -92,6 +130,38 @@ void WriteMasters(const OptimizerSpec& optimizer, const StateRange& range, const
     return;
   }
   for (uint64_t i = 0; i < range.count; ++i) StoreSplit(range, range.first + i, values[i]);
+}
+
+void WriteState(const OptimizerSpec& optimizer, const StateRange& range, uint32_t array,
+                const float* values) {
+  const StateLayout layout = LayoutOf(optimizer);
+  LUWU_CHECK(array < layout.count, "state array that the optimizer does not keep");
+  if (array == 0) return WriteMasters(optimizer, range, values);
+  std::byte* data = range.state.data[array];
+  switch (layout.formats[array]) {
+    case StateFormat::kFloat32:
+      std::memcpy(data + range.first * sizeof(float), values, range.count * sizeof(float));
+      return;
+    case StateFormat::kBFloat16:
+    case StateFormat::kLow16:
+      for (uint64_t i = 0; i < range.count; ++i) {
+        Store(FloatToBFloat16(values[i]), data, range.first + i);
+      }
+      return;
+    case StateFormat::kSigned8:
+    case StateFormat::kUnsigned8:
+      break;
+  }
+  const bool is_signed = layout.formats[array] == StateFormat::kSigned8;
+  for (uint64_t at = 0; at < range.count;) {
+    const uint64_t first = range.first + at;
+    const uint64_t count =
+        std::min(range.count - at, (first / kQuantBlock + 1) * kQuantBlock - first);
+    const uint64_t block = first / kQuantBlock + range.segment;
+    const float scale = WriteBlock(values + at, count, is_signed, data + first);
+    Store(scale, ScalesOf(data, range), block);
+    at += count;
+  }
 }
 
 void InitialState(const OptimizerSpec& optimizer, const StateRange& range) {

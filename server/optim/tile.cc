@@ -89,8 +89,8 @@ UpdateOutcome Outcome(const NormLanes& norm, const SumArgs& args, uint64_t count
 
 UpdateOutcome Hold(const HoldRange& range) {
   alignas(64) float sum[kQuantBlock];
-  const SumArgs args = {range.gradients, range.gradient_scale, range.held, range.held_dtype,
-                        AreAllBFloat16(range.gradients)};
+  const SumArgs args =
+      MakeSumArgs(range.gradients, range.gradient_scale, range.held, range.held_dtype);
   const bool prefetch = range.gradients.size() >= kPrefetchSourcesMin;
   NormLanes norm;
   for (uint64_t at = 0; at < range.count;) {
@@ -106,12 +106,14 @@ UpdateOutcome Hold(const HoldRange& range) {
     } else {
       SumPadded(args, at, count, sum);
       const GradientSource padded = {std::as_bytes(std::span(sum)).data(), DType::kFloat32};
-      const SumArgs again = {std::span(&padded, 1), args.scale, nullptr, DType::kFloat32, false};
+      const SumArgs again =
+          MakeSumArgs(std::span(&padded, 1), args.scale, nullptr, DType::kFloat32);
       for (uint64_t i = 0; i < count; i += BlockElements()) TakeSum<true>(again, i, i, &squares);
     }
     Store(squares, &norm);
     at += count;
   }
+  hwy::FlushStream();  // before another thread is told of the sum
   return Outcome(norm, args, range.count);
 }
 

@@ -18,6 +18,8 @@
 
 #include "common/base/unique_fd.h"
 #include "common/rpc/channel.h"
+#include "server/service/checkpoint_service.h"
+#include "server/service/interchange_service.h"
 #include "server/service/job_service.h"
 #include "server/service/peer_service.h"
 #include "server/service/session_service.h"
@@ -47,7 +49,9 @@ class GrpcControlServer final : public ControlServer {
         steps_(services),
         tensors_(services),
         status_(services),
-        peers_(services) {}
+        peers_(services),
+        checkpoints_(services),
+        interchange_(services) {}
   ~GrpcControlServer() override { Shutdown(0); }
 
   Status Listen(const std::string& address) {
@@ -70,7 +74,9 @@ class GrpcControlServer final : public ControlServer {
     for (const char* name :
          {"", v1::JobService::service_full_name(), v1::SessionService::service_full_name(),
           v1::StepService::service_full_name(), v1::TensorService::service_full_name(),
-          v1::StatusService::service_full_name(), v1::PeerService::service_full_name()}) {
+          v1::StatusService::service_full_name(), v1::PeerService::service_full_name(),
+          v1::CheckpointService::service_full_name(),
+          v1::InterchangeService::service_full_name()}) {
       health->SetServingStatus(name, serving);
     }
   }
@@ -83,8 +89,9 @@ class GrpcControlServer final : public ControlServer {
   }
 
  private:
-  std::array<grpc::Service*, 6> Services() {
-    return {&jobs_, &sessions_, &steps_, &tensors_, &status_, &peers_};
+  std::array<grpc::Service*, 8> Services() {
+    return {&jobs_,   &sessions_, &steps_,       &tensors_,
+            &status_, &peers_,    &checkpoints_, &interchange_};
   }
 
   JobServiceImpl jobs_;
@@ -93,6 +100,8 @@ class GrpcControlServer final : public ControlServer {
   TensorServiceImpl tensors_;
   StatusServiceImpl status_;
   PeerServiceImpl peers_;
+  CheckpointServiceImpl checkpoints_;
+  InterchangeServiceImpl interchange_;
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -7,6 +7,7 @@
 #include "common/base/hmac.h"
 #include "common/base/log.h"
 #include "server/cluster/lead_reporter.h"
+#include "server/service/stored_job.h"
 
 namespace luwu {
 namespace {
@@ -36,11 +37,20 @@ JobRegistry::JobRegistry(Options options, const Job::Environment& environment, W
       queue_(queue),
       lead_(LeadOf(options_.nodes)) {}
 
+JobRegistry::~JobRegistry() {
+  const Status why = Error(ErrorCode::kUnavailable, "node {} has stopped", node_name());
+  for (const std::shared_ptr<Job>& job : Jobs()) {
+    job->Shutdown(why);
+    job->Drain();
+  }
+}
+
 Status JobRegistry::CheckEpoch(const std::string& name, const Entry& entry, uint64_t epoch) const {
   if (epoch == 0 || epoch == entry.epoch) return OkStatus();
   return Error(ErrorCode::kStaleEpoch,
-               "job {} has epoch {:016x} on node {}, the caller's is {:016x}: the job was deleted "
-               "and created anew; open it again, or delete it on the nodes that kept the old one",
+               "job {} has epoch {:016x} on node {}, the caller's is {:016x}: the job was rolled "
+               "back, or deleted and created anew; open it again, or delete it on the nodes that "
+               "kept the old one",
                name, entry.epoch, node_name(), epoch);
 }
 
@@ -60,11 +70,40 @@ StatusOr<uint64_t> JobRegistry::EpochOfNew(const std::string& name, uint64_t epo
                lead_node().name, node_name());
 }
 
+Status JobRegistry::CheckStorable(const JobSpec& spec) const {
+  if (options_.storage != nullptr || spec.durable_every == 0) return OkStatus();
+  return Error(ErrorCode::kUnsupported,
+               "job {} wants durable points (durable_every {}), but node {} has no data directory; "
+               "start luwud with --data-dir or [storage] path, or set durable_every to 0",
+               spec.name, spec.durable_every, node_name());
+}
+
+Status JobRegistry::WhyAbsent(const std::string& name, const Entry& entry) const {
+  switch (entry.phase) {
+    case JobPhase::kRecovering:
+      return Error(ErrorCode::kUnavailable, "job {} is recovering on node {} ({}); try again", name,
+                   node_name(), entry.detail);
+    case JobPhase::kLost:
+      return Error(ErrorCode::kJobFailed,
+                   "job {} cannot be recovered on node {}: {}; restore a checkpoint of it, or "
+                   "delete it",
+                   name, node_name(), entry.detail);
+    case JobPhase::kCreating:
+    case JobPhase::kLive:
+      break;
+  }
+  return Error(ErrorCode::kNotFound, "node {} has no job '{}'", node_name(), name);
+}
+
 void JobRegistry::CreateOrJoin(JobSpec spec, uint64_t epoch, JoinCallback done) {
   if (options_.nodes[options_.self].weight == 0) {
     done(Error(ErrorCode::kInvalidArgument,
                "node {} has weight 0: it serves no shards and has no part in job {}", node_name(),
                spec.name));
+    return;
+  }
+  if (const Status status = CheckStorable(spec); !status.ok()) {
+    done(status);
     return;
   }
   bool inserted = false;
@@ -87,6 +126,10 @@ void JobRegistry::CreateOrJoin(JobSpec spec, uint64_t epoch, JoinCallback done) 
 StatusOr<JoinedJob> JobRegistry::JoinOrInsert(const JobSpec& spec, uint64_t epoch,
                                               JoinCallback& done, bool* inserted) {
   RETURN_IF_ERROR(shutdown_);
+  if (deleting_.contains(spec.name)) {
+    return Error(ErrorCode::kUnavailable, "job {} is being deleted on node {}; try again",
+                 spec.name, node_name());
+  }
   if (const auto found = entries_.find(spec.name); found != entries_.end()) {
     return JoinExisting(found->second, spec, epoch, done);
   }
@@ -97,6 +140,7 @@ StatusOr<JoinedJob> JobRegistry::JoinOrInsert(const JobSpec& spec, uint64_t epoc
   Entry entry;
   ASSIGN_OR_RETURN(entry.epoch, EpochOfNew(spec.name, epoch));
   entry.spec = spec;
+  entry.lineage = entry.epoch;
   if (is_lead()) {
     entry.coordinator = std::make_shared<CommitCoordinator>(
         CoordinatorOptionsFor(spec, entry.epoch, options_.nodes));
@@ -109,6 +153,9 @@ StatusOr<JoinedJob> JobRegistry::JoinOrInsert(const JobSpec& spec, uint64_t epoc
 
 StatusOr<JoinedJob> JobRegistry::JoinExisting(Entry& entry, const JobSpec& spec, uint64_t epoch,
                                               JoinCallback& done) {
+  if (entry.phase == JobPhase::kRecovering || entry.phase == JobPhase::kLost) {
+    return WhyAbsent(spec.name, entry);
+  }
   RETURN_IF_ERROR(CheckEpoch(spec.name, entry, epoch));
   if (spec != entry.spec) {
     return Error(ErrorCode::kSchemaMismatch,
@@ -116,7 +163,9 @@ StatusOr<JoinedJob> JobRegistry::JoinExisting(Entry& entry, const JobSpec& spec,
                  "under another name",
                  spec.name, node_name(), DescribeDifference(spec, entry.spec));
   }
-  if (entry.job != nullptr) return JoinedJob{.job = entry.job, .created = false};
+  if (entry.job != nullptr) {
+    return JoinedJob{.job = entry.job, .created = false, .lineage = entry.lineage};
+  }
   if (entry.waiters.size() >= kJoinWaitersMax) {
     return Error(ErrorCode::kResourceExhausted,
                  "{} callers wait already for job {} to be created; try again", kJoinWaitersMax,
@@ -126,21 +175,44 @@ StatusOr<JoinedJob> JobRegistry::JoinExisting(Entry& entry, const JobSpec& spec,
   return JoinedJob{};
 }
 
+StatusOr<std::shared_ptr<persist::JobStorage>> JobRegistry::MakeStorage(const JobSpec& spec,
+                                                                        uint64_t epoch) {
+  if (options_.storage == nullptr) return std::shared_ptr<persist::JobStorage>();
+  return options_.storage->CreateJob(
+      {.name = spec.name,
+       .epoch = epoch,
+       .spec = SerializeStoredJob({.spec = spec, .lineage = epoch}),
+       .nodes_fingerprint = PlacementFingerprint(options_.nodes)},
+      Job::StoredBytes(spec, options_.nodes, options_.self, environment_));
+}
+
 void JobRegistry::Create(const std::string& name) {
-  JobSpec spec;
-  uint64_t epoch = 0;
-  std::shared_ptr<CommitCoordinator> coordinator;
+  Blueprint blueprint;
   {
     MutexLock lock(mutex_);
     const auto found = entries_.find(name);
     if (found == entries_.end()) return;  // Shutdown was faster
-    spec = found->second.spec;
-    epoch = found->second.epoch;
-    coordinator = found->second.coordinator;
+    blueprint.spec = found->second.spec;
+    blueprint.epoch = found->second.epoch;
+    blueprint.coordinator = found->second.coordinator;
   }
-  StatusOr<std::shared_ptr<Job>> job = MakeJob(spec, epoch, std::move(coordinator));
+  StatusOr<std::shared_ptr<persist::JobStorage>> storage =
+      MakeStorage(blueprint.spec, blueprint.epoch);
+  StatusOr<std::shared_ptr<Job>> job = std::shared_ptr<Job>();
+  if (!storage.ok()) {
+    job = storage.status();
+  } else {
+    blueprint.storage = *storage;
+    job = MakeJob(blueprint);
+  }
   if (!job.ok()) {
     LogWarning("job_refused", "job={} reason=\"{}\"", name, ToString(job.status()));
+    if (storage.ok() && *storage != nullptr) {
+      blueprint.storage.reset();
+      storage->reset();
+      const Status deleted = options_.storage->DeleteJob(name);
+      if (!deleted.ok()) LogWarning("storage_left", "job={} why=\"{}\"", name, ToString(deleted));
+    }
     Abandon(name, job.status());
     return;
   }
@@ -150,6 +222,8 @@ void JobRegistry::Create(const std::string& name) {
     const auto found = entries_.find(name);
     if (found != entries_.end()) {
       found->second.job = *job;
+      found->second.storage = blueprint.storage;
+      found->second.phase = JobPhase::kLive;
       waiters.swap(found->second.waiters);
     }
   }
@@ -158,22 +232,24 @@ void JobRegistry::Create(const std::string& name) {
     return;
   }
   for (size_t i = 0; i < waiters.size(); ++i) {
-    waiters[i](JoinedJob{.job = *job, .created = i == 0});
+    waiters[i](JoinedJob{.job = *job, .created = i == 0, .lineage = blueprint.epoch});
   }
 }
 
-StatusOr<std::shared_ptr<Job>> JobRegistry::MakeJob(
-    const JobSpec& spec, uint64_t epoch, std::shared_ptr<CommitCoordinator> coordinator) const {
+StatusOr<std::shared_ptr<Job>> JobRegistry::MakeJob(Blueprint blueprint) const {
   JobOptions job_options;
-  job_options.spec = spec;
   job_options.nodes = options_.nodes;
   job_options.self = options_.self;
-  job_options.epoch = epoch;
+  job_options.epoch = blueprint.epoch;
   job_options.lease_ms = options_.lease_ms;
   job_options.heartbeat_ms = options_.heartbeat_ms;
+  job_options.storage = std::move(blueprint.storage);
+  job_options.restore = blueprint.restore;
   std::unique_ptr<StepReporter> reporter =
-      coordinator != nullptr ? MakeLeadReporter(std::move(coordinator), epoch, options_.self)
-                             : options_.peer_reporter(spec.name, epoch);
+      blueprint.coordinator != nullptr
+          ? MakeLeadReporter(std::move(blueprint.coordinator), blueprint.epoch, options_.self)
+          : options_.peer_reporter(blueprint.spec.name, blueprint.epoch);
+  job_options.spec = std::move(blueprint.spec);
   return Job::Create(std::move(job_options), environment_, std::move(reporter));
 }
 
@@ -193,11 +269,28 @@ void JobRegistry::Abandon(const std::string& name, const Status& why) {
 StatusOr<std::shared_ptr<Job>> JobRegistry::Find(const std::string& name, uint64_t epoch) const {
   MutexLock lock(mutex_);
   const auto found = entries_.find(name);
-  if (found == entries_.end() || found->second.job == nullptr) {
+  if (found == entries_.end()) {
     return Error(ErrorCode::kNotFound, "node {} has no job '{}'", node_name(), name);
   }
+  if (found->second.job == nullptr) return WhyAbsent(name, found->second);
   RETURN_IF_ERROR(CheckEpoch(name, found->second, epoch));
   return found->second.job;
+}
+
+StatusOr<DescribedJob> JobRegistry::Describe(const std::string& name) const {
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    return Error(ErrorCode::kNotFound, "node {} has no job '{}'", node_name(), name);
+  }
+  const Entry& entry = found->second;
+  if (entry.phase == JobPhase::kCreating) return WhyAbsent(name, entry);
+  return DescribedJob{.spec = entry.spec,
+                      .epoch = entry.epoch,
+                      .lineage = entry.lineage,
+                      .first_step = entry.first_step,
+                      .phase = entry.phase,
+                      .detail = entry.detail};
 }
 
 StatusOr<std::shared_ptr<CommitCoordinator>> JobRegistry::FindCoordinator(const std::string& name,
@@ -211,7 +304,9 @@ StatusOr<std::shared_ptr<CommitCoordinator>> JobRegistry::FindCoordinator(const 
   if (found == entries_.end()) {
     return Error(ErrorCode::kNotFound, "the lead node {} has no job '{}'", node_name(), name);
   }
+  if (found->second.phase == JobPhase::kRecovering) return WhyAbsent(name, found->second);
   RETURN_IF_ERROR(CheckEpoch(name, found->second, epoch));
+  if (found->second.coordinator == nullptr) return WhyAbsent(name, found->second);
   return found->second.coordinator;
 }
 
@@ -224,32 +319,48 @@ Status JobRegistry::Delete(const std::string& name, uint64_t epoch, bool force) 
       return Error(ErrorCode::kNotFound, "node {} has no job '{}'", node_name(), name);
     }
     RETURN_IF_ERROR(CheckEpoch(name, found->second, epoch));
-    if (found->second.job == nullptr) {
-      return Error(ErrorCode::kState, "job {} is being created; delete it when that is done", name);
+    if (found->second.phase == JobPhase::kCreating || found->second.busy) {
+      return Error(ErrorCode::kState,
+                   "job {} is being created or rolled back; delete it when that is done", name);
     }
-    if (const uint64_t open = found->second.job->open_sessions(); open > 0 && !force) {
+    const std::shared_ptr<Job>& job = found->second.job;
+    if (const uint64_t open = job == nullptr ? 0 : job->open_sessions(); open > 0 && !force) {
       return Error(ErrorCode::kState,
                    "job {} has {} open sessions; close them first, or force the deletion", name,
                    open);
     }
     entry = std::move(found->second);
     entries_.erase(found);
+    if (entry.storage != nullptr) deleting_.insert(name);
   }
   const Status why =
       Error(ErrorCode::kStaleEpoch, "job {} was deleted on node {}", name, node_name());
   if (entry.coordinator != nullptr) entry.coordinator->Shutdown(why);
-  entry.job->Shutdown(why);
+  if (entry.job != nullptr) {
+    entry.job->Shutdown(why);
+    entry.job->Drain();
+  }
   LogInfo("job_deleted", "job={} epoch={:016x}", name, entry.epoch);
   // Calls in progress still hold the job for a moment; the caller wants the memory to be free.
   const std::weak_ptr<Job> watch = entry.job;
   entry.job.reset();
+  AwaitFreed(watch);
+  if (entry.storage == nullptr) return OkStatus();
+  entry.storage.reset();
+  const Status deleted = options_.storage->DeleteJob(name);
+  MutexLock lock(mutex_);
+  deleting_.erase(name);
+  return deleted;
+}
+
+bool JobRegistry::AwaitFreed(const std::weak_ptr<Job>& job) {
   // Nobody tells when the last one lets go, so this looks again and again, for a bounded time.
   const TimePoint deadline = DeadlineAfter(kFreeWaitMs);
   MutexLock lock(mutex_);
-  while (!watch.expired() && MillisecondsUntil(deadline) > 0) {
+  while (!job.expired() && MillisecondsUntil(deadline) > 0) {
     freed_.WaitUntil(mutex_, DeadlineAfter(kFreePollMs));
   }
-  return OkStatus();
+  return job.expired();
 }
 
 std::vector<std::shared_ptr<Job>> JobRegistry::Jobs() const {

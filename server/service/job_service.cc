@@ -19,6 +19,21 @@ void FillJoined(const JoinedJob& joined, v1::CreateOrJoinResponse* response) {
   response->set_created(joined.created);
   response->set_loaded(joined.job->loaded());
   response->set_current_step(joined.job->current_step());
+  response->set_lineage(joined.lineage);
+}
+
+v1::JobPhase ToProto(JobPhase phase) {
+  switch (phase) {
+    case JobPhase::kLive:
+      return v1::JOB_PHASE_LIVE;
+    case JobPhase::kRecovering:
+      return v1::JOB_PHASE_RECOVERING;
+    case JobPhase::kLost:
+      return v1::JOB_PHASE_LOST;
+    case JobPhase::kCreating:
+      break;
+  }
+  return v1::JOB_PHASE_UNSPECIFIED;
 }
 
 }  // namespace
@@ -48,9 +63,13 @@ grpc::ServerUnaryReactor* JobServiceImpl::Describe(grpc::CallbackServerContext* 
                                                    v1::DescribeJobResponse* response) {
   return Reply(context, services_.responder, [&]() -> Status {
     RETURN_IF_ERROR(CheckJobName(request->job()));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Job> job, services_.jobs->Find(request->job(), 0));
-    *response->mutable_spec() = rpc::ToProto(job->spec());
-    response->set_epoch(job->epoch());
+    ASSIGN_OR_RETURN(const DescribedJob job, services_.jobs->Describe(request->job()));
+    if (!request->without_spec()) *response->mutable_spec() = rpc::ToProto(job.spec);
+    response->set_epoch(job.epoch);
+    response->set_lineage(job.lineage);
+    response->set_first_step(job.first_step);
+    response->set_phase(ToProto(job.phase));
+    response->set_detail(job.detail);
     return OkStatus();
   });
 }

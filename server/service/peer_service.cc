@@ -28,13 +28,13 @@ StatusOr<StepFindings> FindingsOf(const v1::ReportStepRequest& request, uint32_t
 
 }  // namespace
 
-Status PeerServiceImpl::CheckRequest(const v1::ReportStepRequest& request) const {
+template <typename Request>
+Status PeerServiceImpl::CheckReport(const Request& request) const {
   RETURN_IF_ERROR(services_.responder.admission->Check());
   RETURN_IF_ERROR(
       CheckNodesFingerprint(services_, request.nodes_fingerprint(),
                             fmt::format("the daemon that reports as node {}", request.node())));
   RETURN_IF_ERROR(CheckJobName(request.job()));
-  RETURN_IF_ERROR(CheckText("non_finite", request.non_finite(), kNonFiniteTextMax));
   const auto& nodes = services_.jobs->nodes();
   if (request.node() >= nodes.size() || request.node() == services_.jobs->self()) {
     return Error(ErrorCode::kInvalidArgument,
@@ -43,7 +43,7 @@ Status PeerServiceImpl::CheckRequest(const v1::ReportStepRequest& request) const
                  nodes.size() - 1);
   }
   if (request.epoch() == 0) {
-    return Error(ErrorCode::kInvalidArgument, "a step report needs the job's epoch; 0 is none");
+    return Error(ErrorCode::kInvalidArgument, "a report needs the job's epoch; 0 is none");
   }
   return OkStatus();
 }
@@ -52,7 +52,8 @@ grpc::ServerUnaryReactor* PeerServiceImpl::ReportStep(grpc::CallbackServerContex
                                                       const v1::ReportStepRequest* request,
                                                       v1::ReportStepResponse* response) {
   const auto reply = DeferredReply::Create(context, services_.responder);
-  const Status status = CheckRequest(*request);
+  Status status = CheckText("non_finite", request->non_finite(), kNonFiniteTextMax);
+  if (status.ok()) status = CheckReport(*request);
   StatusOr<std::shared_ptr<CommitCoordinator>> coordinator =
       status.ok() ? services_.jobs->FindCoordinator(request->job(), request->epoch())
                   : StatusOr<std::shared_ptr<CommitCoordinator>>(status);
@@ -77,8 +78,28 @@ grpc::ServerUnaryReactor* PeerServiceImpl::ReportStep(grpc::CallbackServerContex
                    response->mutable_factors()->Add(decision->factors.begin(),
                                                     decision->factors.end());
                    response->set_next_loss_scale(decision->next_loss_scale);
+                   response->set_finite_steps(decision->finite_steps);
                  });
                });
+  return reply.get();
+}
+
+grpc::ServerUnaryReactor* PeerServiceImpl::ReportDurable(grpc::CallbackServerContext* context,
+                                                         const v1::ReportDurableRequest* request,
+                                                         v1::ReportDurableResponse*) {
+  const auto reply = DeferredReply::Create(context, services_.responder);
+  const Status status = CheckReport(*request);
+  StatusOr<std::shared_ptr<CommitCoordinator>> coordinator =
+      status.ok() ? services_.jobs->FindCoordinator(request->job(), request->epoch())
+                  : StatusOr<std::shared_ptr<CommitCoordinator>>(status);
+  if (!coordinator.ok()) {
+    reply->Finish(coordinator.status());
+    return reply.get();
+  }
+  (*coordinator)
+      ->ReportDurable({request->epoch(), request->step(), request->node()},
+                      DeadlineOf(*context, request->timeout_ms()),
+                      [reply](const Status& durable) { reply->Finish(durable); });
   return reply.get();
 }
 

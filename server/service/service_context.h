@@ -7,7 +7,9 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "server/service/checkpoint_maker.h"
 #include "server/service/job_registry.h"
+#include "server/service/recovery_driver.h"
 #include "server/service/reply.h"
 #include "server/service/status_snapshot.h"
 #include "server/service/work_queue.h"
@@ -21,6 +23,9 @@ struct ServiceContext {
   SessionTable* sessions = nullptr;
   WorkQueue* control_queue = nullptr;  // what takes long or gigabytes
   WorkQueue* read_queue = nullptr;     // reads, which wait for their clients
+  WorkQueue* points_queue = nullptr;   // checkpoints, which wait for all nodes
+  CheckpointMaker* checkpoints = nullptr;
+  RecoveryDriver* recovery = nullptr;  // null without a data directory
   const StatusCollector* status = nullptr;
   uint32_t heartbeat_ms = 0;
   uint32_t lease_ms = 0;

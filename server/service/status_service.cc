@@ -32,6 +32,23 @@ void FillWorker(const WorkerSnapshot& worker, v1::WorkerStatus* out) {
   out->set_slots_held(worker.slots_held);
 }
 
+void FillTiers(const TierSnapshot& tiers, v1::JobTiers* out) {
+  out->set_resident_bytes(tiers.resident_bytes);
+  out->set_spilled_bytes(tiers.spilled_bytes);
+  out->set_streamed_bytes(tiers.streamed_bytes);
+  out->set_buffers(tiers.buffers);
+  out->set_buffer_bytes(tiers.buffer_bytes);
+  out->set_loads(tiers.spill.loads);
+  out->set_read_ahead(tiers.spill.read_ahead);
+  out->set_wasted(tiers.spill.wasted);
+  out->set_waits(tiers.spill.waits);
+  out->set_read_bytes(tiers.spill.read_bytes);
+  out->set_written_bytes(tiers.spill.written_bytes);
+  out->set_busy_seconds(tiers.spill.busy_seconds);
+  out->set_point_written_bytes(tiers.point_written_bytes);
+  out->set_last_step_seconds(tiers.last_step_seconds);
+}
+
 void FillJob(const JobSnapshot& job, v1::JobStatus* out) {
   out->set_name(job.name);
   out->set_epoch(job.epoch);
@@ -63,7 +80,39 @@ void FillJob(const JobSnapshot& job, v1::JobStatus* out) {
   out->set_duplicates(job.duplicates);
   out->set_rejected_slots(job.rejected_slots);
   out->set_parked_slots(job.parked_slots);
+  out->set_durability(std::string(DurabilityName(job.durability)));
+  out->set_durable_every(job.durable_every);
+  if (job.durable_step) out->set_durable_step(*job.durable_step);
+  out->set_staging_bytes(job.footprint.staging_bytes);
+  FillTiers(job.tiers, out->mutable_tiers());
+  out->set_undo(job.keeps_undo_state);
   for (const WorkerSnapshot& worker : job.workers) FillWorker(worker, out->add_workers());
+}
+
+void FillAbsent(const AbsentJob& job, v1::JobStatus* out) {
+  out->set_name(job.name);
+  out->set_epoch(job.epoch);
+  out->set_state(job.phase == JobPhase::kLost ? "lost" : "recovering");
+  out->set_detail(job.detail);
+  out->set_loss_scale(1);
+}
+
+void FillStorage(const persist::StorageSnapshot& storage, v1::StorageStatus* out) {
+  out->set_path(storage.path);
+  out->set_engine(storage.engine == persist::Engine::kExtents ? "extents" : "rocksdb_values");
+  out->set_direct(storage.direct);
+  out->set_budget_bytes(storage.budget_bytes);
+  out->set_used_bytes(storage.used_bytes);
+  out->set_allocated_bytes(storage.allocated_bytes);
+  out->set_free_bytes(storage.free_bytes);
+  out->set_read_bytes(storage.read_bytes);
+  out->set_written_bytes(storage.written_bytes);
+  out->set_full(storage.full.value_or(""));
+  out->set_waiting_writes(storage.waiting_writes);
+  out->set_failed(storage.failed);
+  out->set_scrubbed_bytes(storage.scrubbed_bytes);
+  out->set_scrub_cycles(storage.scrub_cycles);
+  out->mutable_damaged()->Add(storage.damaged.begin(), storage.damaged.end());
 }
 
 void FillStatus(const DaemonSnapshot& snapshot, v1::DaemonStatus* out) {
@@ -82,6 +131,8 @@ void FillStatus(const DaemonSnapshot& snapshot, v1::DaemonStatus* out) {
   out->set_memory_budget_bytes(snapshot.memory_budget_bytes);
   out->set_memory_used_bytes(snapshot.memory_used_bytes);
   for (const JobSnapshot& job : snapshot.jobs) FillJob(job, out->add_jobs());
+  for (const AbsentJob& job : snapshot.absent_jobs) FillAbsent(job, out->add_jobs());
+  if (snapshot.storage) FillStorage(*snapshot.storage, out->mutable_storage());
   out->set_update_threads(snapshot.update_threads);
   out->set_kernel(snapshot.kernel);
 }

@@ -40,6 +40,39 @@ void CheckWorkers(const JobSnapshot& job, std::vector<StatusCheck>* checks) {
   }
 }
 
+void CheckAbsent(const std::vector<AbsentJob>& jobs, std::vector<StatusCheck>* checks) {
+  for (const AbsentJob& job : jobs) {
+    if (job.phase == JobPhase::kLost) {
+      checks->push_back({"JOB_LOST", Severity::kErr,
+                         fmt::format("job {} cannot be recovered: {}", job.name, job.detail),
+                         "restore a checkpoint of it, or delete it"});
+    } else {
+      checks->push_back({"JOB_RECOVERING", Severity::kWarn,
+                         fmt::format("job {} is recovering: {}", job.name, job.detail),
+                         "start every daemon of the cluster; workers wait or open it again"});
+    }
+  }
+}
+
+void CheckStorage(const persist::StorageSnapshot& storage, std::vector<StatusCheck>* checks) {
+  if (!storage.failed.empty()) {
+    checks->push_back({"STORAGE_FAILED", Severity::kErr,
+                       fmt::format("{} takes no writes any more: {}", storage.path, storage.failed),
+                       "look at the device, then restart this daemon"});
+  }
+  if (storage.full) {
+    checks->push_back({"STORAGE_FULL", Severity::kErr,
+                       fmt::format("{} writes wait: {}", storage.waiting_writes, *storage.full),
+                       "make space, or raise storage.budget; training goes on by itself then"});
+  }
+  if (!storage.damaged.empty()) {
+    checks->push_back({"STORAGE_DAMAGED", Severity::kErr,
+                       fmt::format("{} damaged pieces in {}, the last: {}", storage.damaged.size(),
+                                   storage.path, storage.damaged.back()),
+                       "look at the device; the job goes back to a point that can be read"});
+  }
+}
+
 }  // namespace
 
 StatusCollector::StatusCollector(Sources sources)
@@ -76,6 +109,8 @@ std::vector<StatusCheck> StatusCollector::Judge(const DaemonSnapshot& snapshot) 
                         "look for a worker whose last_step is behind or that holds all its slots"});
     }
   }
+  CheckAbsent(snapshot.absent_jobs, &checks);
+  if (snapshot.storage) CheckStorage(*snapshot.storage, &checks);
   const double used = double(snapshot.memory_used_bytes);
   if (used > kNearFull * double(snapshot.memory_budget_bytes)) {
     checks.push_back({"MEMORY_NEARFULL", Severity::kWarn,
@@ -91,6 +126,8 @@ DaemonSnapshot StatusCollector::Collect() const {
   const auto up = std::chrono::duration_cast<Milliseconds>(sources_.clock->Now() - started_);
   snapshot.uptime_ms = static_cast<uint64_t>(up.count());
   snapshot.jobs = sources_.jobs();
+  if (sources_.absent_jobs) snapshot.absent_jobs = sources_.absent_jobs();
+  if (sources_.storage) snapshot.storage = sources_.storage();
   snapshot.memory_used_bytes = sources_.memory_used_bytes();
   snapshot.checks = Judge(snapshot);
   for (const StatusCheck& check : snapshot.checks) {
@@ -105,7 +142,8 @@ void StatusCollector::Observe() {
   std::map<std::string, StatusCheck> present;
   for (const StatusCheck& check : snapshot.checks) {
     // A stalled step's summary tells a time that grows: one line per job is enough.
-    const std::string key = check.name == "STEP_STALLED" || check.name == "MEMORY_NEARFULL"
+    const std::string key = check.name == "STEP_STALLED" || check.name == "MEMORY_NEARFULL" ||
+                                    check.name == "STORAGE_FULL" || check.name == "JOB_RECOVERING"
                                 ? check.name
                                 : check.name + check.summary;
     present.emplace(key, check);

@@ -8,11 +8,14 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/sync.h"
+#include "server/persist/node_storage.h"
+#include "server/service/job_registry.h"
 #include "server/step/job.h"
 
 namespace luwu {
@@ -36,6 +39,8 @@ struct DaemonSnapshot {
   uint64_t memory_budget_bytes = 0;
   uint64_t memory_used_bytes = 0;
   std::vector<JobSnapshot> jobs;
+  std::vector<AbsentJob> absent_jobs;  // recovering or lost
+  std::optional<persist::StorageSnapshot> storage;
   uint32_t update_threads = 0;
   std::string kernel;
 };
@@ -45,6 +50,8 @@ class StatusCollector {
   struct Sources {
     DaemonSnapshot constants;  // node, version, pid, memory budget, update threads, kernel
     std::function<std::vector<JobSnapshot>()> jobs;
+    std::function<std::vector<AbsentJob>()> absent_jobs = nullptr;
+    std::function<persist::StorageSnapshot()> storage = nullptr;  // null without a data directory
     std::function<uint64_t()> memory_used_bytes;
     uint32_t lease_ms = 0;  // how long an open step may show no progress
     const Clock* clock = nullptr;

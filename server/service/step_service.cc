@@ -44,17 +44,18 @@ grpc::ServerUnaryReactor* StepServiceImpl::Commit(grpc::CallbackServerContext* c
     return reply.get();
   }
   const TimePoint deadline = DeadlineOf(*context, request->timeout_ms());
-  found->job->AwaitCommit(found->session, request->step(), deadline,
-                          [reply, response](const StatusOr<CommitResult>& result) {
-                            reply->Finish(result.status(), [&] {
-                              response->set_outcome(static_cast<v1::Outcome>(result->outcome));
-                              response->set_durability(v1::DURABILITY_MEMORY);
-                              response->set_culprit(result->culprit);
-                              response->set_grad_norm(result->grad_norm);
-                              response->set_loss_scale(result->next_loss_scale);
-                              response->set_clip_factor(result->clip_factor);
-                            });
-                          });
+  found->job->AwaitCommit(
+      found->session, request->step(), deadline,
+      [reply, response](const StatusOr<CommitResult>& result) {
+        reply->Finish(result.status(), [&] {
+          response->set_outcome(static_cast<v1::Outcome>(result->outcome));
+          response->set_durability(static_cast<v1::Durability>(result->durability));
+          response->set_culprit(result->culprit);
+          response->set_grad_norm(result->grad_norm);
+          response->set_loss_scale(result->next_loss_scale);
+          response->set_clip_factor(result->clip_factor);
+        });
+      });
   return reply.get();
 }
 

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,8 +26,11 @@
 #include "common/tensor/job_spec.h"
 #include "common/tensor/placement.h"
 #include "common/wire/shard_map.h"
+#include "server/persist/job_storage.h"
 #include "server/session/worker_identity.h"
+#include "server/step/job_values.h"
 #include "server/step/step_reporter.h"
+#include "server/store/state_store.h"
 
 namespace luwu {
 
@@ -38,9 +42,10 @@ class SessionTable;  // server/session/session_table.h: the daemon's sessions by
 struct CommitResult {
   Outcome outcome = Outcome::kUnspecified;
   std::string culprit;
-  double grad_norm = 0;       // StepDecision
-  double clip_factor = 1;     // with clip scope global
-  float next_loss_scale = 1;  // StepDecision
+  double grad_norm = 0;                         // StepDecision
+  double clip_factor = 1;                       // with clip scope global
+  float next_loss_scale = 1;                    // StepDecision
+  Durability durability = Durability::kMemory;  // reached on all nodes
 };
 using CommitCallback = std::function<void(StatusOr<CommitResult>)>;
 
@@ -50,59 +55,7 @@ struct BegunStep {
 
 enum class Quantity : uint8_t { kMaster = 1, kMoment1 = 2, kMoment2 = 3, kMoment3 = 4 };
 
-enum class JobState : uint8_t { kLoading, kTraining, kFailed };
-
-// Bytes of a job on one node, before anything is allocated.
-struct JobFootprint {
-  uint64_t state_bytes = 0;   // masters, moments, undo generation
-  uint64_t served_bytes = 0;  // weights region
-  uint64_t inbox_bytes = 0;   // all workers' inboxes
-  uint64_t overflow_bytes = 0;
-  uint64_t held_bytes = 0;   // sums kept until the decision, running sums
-  uint64_t table_bytes = 0;  // progress of each shard and rank, names
-  uint64_t total() const {
-    return state_bytes + served_bytes + inbox_bytes + overflow_bytes + held_bytes + table_bytes;
-  }
-};
 JobFootprint FootprintOf(const JobSpec& spec, const ShardMap& map);
-
-struct WorkerSnapshot {
-  uint32_t rank = 0;
-  std::string host;
-  uint32_t pid = 0;
-  uint64_t restart_count = 0;
-  std::string transport;
-  uint64_t lease_left_ms = 0;
-  uint64_t last_step = 0;
-  uint64_t fetched_bytes = 0;
-  uint64_t pushed_bytes = 0;
-  uint64_t slots_held = 0;
-};
-
-struct JobSnapshot {
-  std::string name;
-  uint64_t epoch = 0;
-  JobState state = JobState::kLoading;
-  uint64_t current_step = 0;
-  Outcome last_outcome = Outcome::kUnspecified;
-  uint64_t skipped_steps = 0;
-  uint64_t clipped_steps = 0;
-  UpdateMode update_mode = UpdateMode::kUnspecified;
-  OptimizerSpec optimizer;
-  ClipScope clip_scope = ClipScope::kUnspecified;
-  double grad_norm = 0;  // of the last decided step
-  float loss_scale = 1;  // of the open step
-  uint32_t world_size = 0;
-  uint64_t local_elements = 0;
-  JobFootprint footprint;
-  uint64_t updates = 0;
-  uint64_t updated_elements = 0;
-  double update_seconds = 0;
-  uint64_t duplicates = 0;
-  uint64_t rejected_slots = 0;
-  uint64_t parked_slots = 0;
-  std::vector<WorkerSnapshot> workers;
-};
 
 struct JobOptions {
   JobSpec spec;             // validated
@@ -111,6 +64,10 @@ struct JobOptions {
   uint64_t epoch = 0;
   uint32_t lease_ms = 15000;
   uint32_t heartbeat_ms = 5000;
+  // Where state is spilled and points are made; null: this job needs neither.
+  std::shared_ptr<persist::JobStorage> storage = nullptr;
+  // The job begins at this point of `storage`, which has been rolled back to it; else it is loaded.
+  std::optional<persist::Point> restore = std::nullopt;
 };
 
 class Job {
@@ -126,7 +83,11 @@ class Job {
   // the job, the node, each part's bytes, and the budget that would do.
   static StatusOr<std::shared_ptr<Job>> Create(JobOptions options, const Environment& environment,
                                                std::unique_ptr<StepReporter> reporter);
-  // Call Shutdown first. Not on the data plane's progress thread.
+  // The most that the job will have on disk, checkpoints not counted, with the memory that is free
+  // now and a storage.
+  static uint64_t StoredBytes(const JobSpec& spec, const std::vector<Node>& nodes, uint32_t self,
+                              const Environment& environment);
+  // Call Shutdown and Drain first. Not on the data plane's progress thread.
   virtual ~Job() = default;
 
   virtual const JobSpec& spec() const = 0;
@@ -139,6 +100,20 @@ class Job {
   virtual Status Load(uint32_t layer, uint64_t shard, uint64_t offset,
                       std::span<const float> values) = 0;
   virtual Status FinishLoad(bool allow_missing) = 0;
+  // A moment of a trainable layer, while masters may be loaded: whole blocks of optim::kQuantBlock
+  // elements of one tensor's part in the shard.
+  struct StatePlace {
+    uint32_t layer = 0;
+    Quantity quantity = Quantity::kMoment1;
+    uint64_t shard = 0;
+    uint64_t offset = 0;
+  };
+  virtual Status LoadState(const StatePlace& place, std::span<const float> values) = 0;
+  // As FinishLoad of everything; with moments as they were loaded (zero where none was), and the
+  // job goes on at the point's step.
+  virtual Status FinishLoadAt(const StartPoint& start) = 0;
+  // The open step, and the updates of this node's shards (0 for those of others).
+  virtual StartPoint WhereItStands() const = 0;
   // Calls `sink` for each local piece of the layer, in order, on the calling thread; a sink error
   // ends the read. Updates that want to write what is read wait until then, so a sink copies and
   // returns. Waits for an update in progress, at most until `deadline` (kDeadline). Values are
@@ -173,10 +148,25 @@ class Job {
   virtual void AwaitCommit(const std::shared_ptr<Session>& session, uint64_t step,
                            TimePoint deadline, CommitCallback done) = 0;
 
+  // Begins to store a point of the step that is open here (or, when `step` is the next one, as soon
+  // as that opens); it is complete on all nodes when the StepReporter says so. Nothing to do when
+  // that point exists. kStepMismatch for other steps; kState when this node has updated in place
+  // what the point would need, or has no storage or weights.
+  virtual Status MakePoint(uint64_t step) = 0;
+  // For a daemon that stops: MakePoint of the open step, and waits until this node has stored it.
+  // Nothing to do for a job without durable points or weights. Also kDeadline.
+  virtual Status StoreOpenStep(TimePoint deadline) = 0;
+  // The newest point that all nodes have.
+  virtual std::optional<persist::Point> durable_point() const = 0;
+
   // Called every 50 ms or so by the daemon's housekeeping thread: expires leases, ends waits.
   virtual void Tick() = 0;
   // Ends all waits and sessions with `why`; the job refuses everything afterwards.
   virtual void Shutdown(const Status& why) = 0;
+
+  // After Shutdown: waits until the job has nothing to do with its storage any more, however many
+  // hold it. Not on a thread of the job's own.
+  virtual void Drain() = 0;
 
   virtual JobSnapshot Snapshot() const = 0;
 };

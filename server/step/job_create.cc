@@ -1,10 +1,12 @@
 // How a job comes to be and ends: footprint, memory, construction, destruction.
+#include <algorithm>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/base/log.h"
 #include "server/step/job_impl.h"
 #include "server/store/memory_store.h"
+#include "server/store/state_tiers.h"
 
 namespace luwu {
 namespace {
@@ -29,22 +31,87 @@ uint64_t TableBytes(const JobSpec& spec, const ShardMap& map) {
 
 std::string DescribeFootprint(const JobOptions& options, const JobFootprint& footprint) {
   return fmt::format(
-      "job '{}' on node '{}' (optimizer state {}, served weights {}, inboxes of {} workers {}, "
-      "overflow {}, gradient sums {}, tables {})",
+      "job '{}' on node '{}' (optimizer state {}, staging {}, served weights {}, inboxes of {} "
+      "workers {}, overflow {}, gradient sums {}, tables {})",
       options.spec.name, options.nodes[options.self].name, HumanBytes(footprint.state_bytes),
-      HumanBytes(footprint.served_bytes), options.spec.world_size,
-      HumanBytes(footprint.inbox_bytes), HumanBytes(footprint.overflow_bytes),
-      HumanBytes(footprint.held_bytes), HumanBytes(footprint.table_bytes));
+      HumanBytes(footprint.staging_bytes), HumanBytes(footprint.served_bytes),
+      options.spec.world_size, HumanBytes(footprint.inbox_bytes),
+      HumanBytes(footprint.overflow_bytes), HumanBytes(footprint.held_bytes),
+      HumanBytes(footprint.table_bytes));
+}
+
+ResidencyLimits LimitsFor(const JobSpec& spec, const JobFootprint& footprint,
+                          const Job::Environment& environment, bool can_spill) {
+  const uint64_t others = footprint.total() - footprint.state_bytes;
+  const uint64_t left = environment.budget->total() - environment.budget->used();
+  const uint64_t limit = spec.memory_bytes == 0 ? left : std::min(left, spec.memory_bytes);
+  return {.room_bytes = limit - std::min(limit, others),
+          .threads = environment.pool->threads(),
+          .can_spill = can_spill};
+}
+
+// What of the job's state is in memory and what on disk, so that it fits; `footprint` is that of a
+// job with all of it in memory, and becomes that of the plan.
+StatusOr<ResidencyPlan> PlanMemory(const JobOptions& options, const ShardMap& map,
+                                   const Job::Environment& environment, JobFootprint* footprint) {
+  const JobSpec& spec = options.spec;
+  const uint64_t others = footprint->total() - footprint->state_bytes;
+  const uint64_t left = environment.budget->total() - environment.budget->used();
+  const uint64_t limit = spec.memory_bytes == 0 ? left : std::min(left, spec.memory_bytes);
+  const ResidencyLimits limits =
+      LimitsFor(spec, *footprint, environment, options.storage != nullptr);
+  std::optional<ResidencyPlan> plan = PlanResidency(spec, map, limits);
+  const uint64_t least = limits.can_spill ? others + LeastRoomBytes(spec, map) : footprint->total();
+  if (plan) {
+    footprint->state_bytes = plan->resident_bytes;
+    footprint->staging_bytes = plan->staging_bytes();
+  }
+  if (!plan || (spec.memory_bytes != 0 && footprint->total() > spec.memory_bytes)) {
+    const bool own = limit == spec.memory_bytes;
+    return Error(ErrorCode::kResourceExhausted,
+                 "{} needs at least {} of memory{}, and {} are {}; raise {}{}",
+                 DescribeFootprint(options, *footprint), HumanBytes(least),
+                 limits.can_spill ? " with the rest of its state on disk" : "", HumanBytes(limit),
+                 own ? "its memory_bytes" : "left in the budget of the node",
+                 own ? "memory_bytes" : "the memory budget (memory.budget)",
+                 limits.can_spill ? "" : ", or give luwud a data directory for the rest");
+  }
+  return *std::move(plan);
+}
+
+StatusOr<std::unique_ptr<StateStore>> MakeStore(const JobImpl::Plan& plan,
+                                                const std::shared_ptr<StorageUse>& use) {
+  const JobSpec& spec = plan.options.spec;
+  const ResidencyPlan& residency = plan.residency;
+  ASSIGN_OR_RETURN(auto memory, MemoryStore::Create(spec, plan.map, &residency.resident));
+  if (!residency.spills()) return std::unique_ptr<StateStore>(std::move(memory));
+  ASSIGN_OR_RETURN(auto disk, SpillStore::Create(spec, plan.map, residency, use));
+  return std::unique_ptr<StateStore>(
+      std::make_unique<StateTiers>(std::move(memory), std::move(disk), use));
 }
 
 StatusOr<JobMemory> AllocateMemory(const JobImpl::Plan& plan, MemoryBudget* budget) {
   const JobSpec& spec = plan.options.spec;
   JobMemory memory;
-  ASSIGN_OR_RETURN(
-      memory.reservation,
-      budget->Reserve(plan.footprint.total(), DescribeFootprint(plan.options, plan.footprint)));
-  ASSIGN_OR_RETURN(memory.store, MemoryStore::Create(spec, plan.map));
+  StatusOr<MemoryReservation> reserved =
+      budget->Reserve(plan.footprint.total(), DescribeFootprint(plan.options, plan.footprint));
+  if (!reserved.ok() && plan.options.storage == nullptr) {
+    return MakeError(CodeOf(reserved.status()),
+                     MessageOf(reserved.status()) +
+                         ", or give luwud a data directory ([storage] path, or --data-dir), and a "
+                         "part of the state goes to disk");
+  }
+  RETURN_IF_ERROR(reserved.status());
+  memory.reservation = *std::move(reserved);
+  if (plan.options.storage != nullptr) {
+    memory.storage_use = std::make_shared<StorageUse>(plan.options.storage);
+  }
+  ASSIGN_OR_RETURN(memory.store, MakeStore(plan, memory.storage_use));
   ASSIGN_OR_RETURN(memory.weights, ServedWeights::Create(spec, plan.map, plan.options.epoch));
+  if (plan.options.storage != nullptr) {
+    ASSIGN_OR_RETURN(memory.points,
+                     PointMaker::Create(spec, plan.map, plan.residency, plan.options.storage));
+  }
   for (uint32_t rank = 0; rank < spec.world_size; ++rank) {
     ASSIGN_OR_RETURN(auto inbox,
                      transport::LocalRegion::Create("luwu-inbox", plan.map.inbox_bytes(),
@@ -55,6 +122,14 @@ StatusOr<JobMemory> AllocateMemory(const JobImpl::Plan& plan, MemoryBudget* budg
   ASSIGN_OR_RETURN(memory.held, HeldSums::Create(spec, plan.map, SumsUse::kHeld));
   ASSIGN_OR_RETURN(memory.running, HeldSums::Create(spec, plan.map, SumsUse::kRunning));
   return memory;
+}
+
+Status CheckStorage(const JobOptions& options) {
+  if (options.spec.durable_every == 0 || options.storage != nullptr) return OkStatus();
+  return Error(ErrorCode::kUnsupported,
+               "it makes a durable point every {} steps, and the node has no storage; start luwud "
+               "with a data directory ([storage] path, or --data-dir), or set durable_every to 0",
+               options.spec.durable_every);
 }
 
 }  // namespace
@@ -71,24 +146,42 @@ JobFootprint FootprintOf(const JobSpec& spec, const ShardMap& map) {
   return footprint;
 }
 
+uint64_t Job::StoredBytes(const JobSpec& spec, const std::vector<Node>& nodes, uint32_t self,
+                          const Environment& environment) {
+  const ShardMap map(spec, Placement(nodes, spec), self);
+  const JobFootprint footprint = FootprintOf(spec, map);
+  const std::optional<ResidencyPlan> plan =
+      PlanResidency(spec, map, LimitsFor(spec, footprint, environment, /*can_spill=*/true));
+  return plan ? StoredBytesMax(spec, map, *plan) : 0;  // it will be refused
+}
+
 StatusOr<std::shared_ptr<Job>> Job::Create(JobOptions options, const Environment& environment,
                                            std::unique_ptr<StepReporter> reporter) {
   LUWU_CHECK(options.self < options.nodes.size(), "this node is in the list");
+  const std::string what = fmt::format("creating job '{}' on node '{}'", options.spec.name,
+                                       options.nodes[options.self].name);
+  if (const Status status = CheckStorage(options); !status.ok()) return Annotate(status, what);
   const Placement placement(options.nodes, options.spec);
   ShardMap map(options.spec, placement, options.self);
-  const JobFootprint footprint = FootprintOf(options.spec, map);
+  JobFootprint footprint = FootprintOf(options.spec, map);
+  StatusOr<ResidencyPlan> residency = PlanMemory(options, map, environment, &footprint);
+  if (!residency.ok()) return Annotate(residency.status(), what);
   auto plan = std::make_unique<const JobImpl::Plan>(
-      JobImpl::Plan{std::move(options), std::move(map), footprint});
+      JobImpl::Plan{std::move(options), std::move(map), footprint, *std::move(residency)});
   StatusOr<JobMemory> memory = AllocateMemory(*plan, environment.budget);
-  if (!memory.ok()) {
-    return Annotate(memory.status(),
-                    fmt::format("creating job '{}' on node '{}'", plan->options.spec.name,
-                                plan->options.nodes[plan->options.self].name));
+  if (!memory.ok()) return Annotate(memory.status(), what);
+  LogInfo("job_created", "job={} epoch={:#x} shards={} bytes={} spilled_bytes={}",
+          plan->options.spec.name, plan->options.epoch, plan->map.shard_count(), footprint.total(),
+          plan->residency.spilled_bytes);
+  const std::optional<persist::Point> restore = plan->options.restore;
+  auto job = std::make_shared<JobImpl>(std::move(plan), environment, *std::move(memory),
+                                       std::move(reporter));
+  job->Start();
+  if (restore) {
+    const Status restored = job->Restore(*restore);
+    if (!restored.ok()) return Annotate(restored, what);
   }
-  LogInfo("job_created", "job={} epoch={:#x} shards={} bytes={}", plan->options.spec.name,
-          plan->options.epoch, plan->map.shard_count(), footprint.total());
-  return std::make_shared<JobImpl>(std::move(plan), environment, *std::move(memory),
-                                   std::move(reporter));
+  return job;
 }
 
 JobImpl::JobImpl(std::unique_ptr<const Plan> plan, const Environment& environment, JobMemory memory,
@@ -96,8 +189,10 @@ JobImpl::JobImpl(std::unique_ptr<const Plan> plan, const Environment& environmen
     : plan_(std::move(plan)),
       env_(environment),
       reservation_(std::move(memory.reservation)),
+      storage_use_(std::move(memory.storage_use)),
       store_(std::move(memory.store)),
       weights_(std::move(memory.weights)),
+      points_(std::move(memory.points)),
       updater_(plan_->options.spec, plan_->map, store_.get(), weights_.get()),
       reporter_(std::move(reporter)),
       gate_(spec().world_size, TrainableShards(spec(), plan_->map), ClipUnits(spec()),
@@ -120,11 +215,32 @@ JobImpl::JobImpl(std::unique_ptr<const Plan> plan, const Environment& environmen
   }
 }
 
+// Not in the constructor, which nobody else knows of yet.
+void JobImpl::Start() {
+  store_->SetListener(this);
+  if (points_ == nullptr) return;
+  points_->Start(weights_.get(), {.unpin = [this](const PointItem& item) { UnpinPoint(item); },
+                                  .stored = [this](const auto& point) { OnPointStored(point); },
+                                  .failed = [this](const Status& why) { OnStateFailed(why); }});
+}
+
 JobImpl::~JobImpl() {
   Shutdown(Error(ErrorCode::kCancelled, "job '{}' was deleted", spec().name));
-  MutexLock lock(mutex_);
-  // Tasks end by themselves; none is submitted after Shutdown.
-  while (in_flight_ > 0) changed_.Wait(mutex_);
+  Drain();
+}
+
+void JobImpl::Drain() {
+  {
+    MutexLock lock(mutex_);
+    // Tasks end by themselves; none is submitted after Shutdown.
+    while (in_flight_ > 0) changed_.Wait(mutex_);
+  }
+  if (storage_use_ == nullptr || storage_use_->ended()) return;  // another job may use it by now
+  storage_use_->storage().RefuseWaiting(true);
+  points_->Stop();
+  store_->Stop();
+  storage_use_->storage().RefuseWaiting(false);
+  storage_use_->End();
 }
 
 uint64_t JobImpl::current_step() const {

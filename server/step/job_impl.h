@@ -1,8 +1,8 @@
 // The implementation of Job, split over files by activity: job_create.cc (memory), job_load.cc and
 // job_read.cc (masters), job_sessions.cc (ranks changing hands), job_slots.cc (what arrives),
 // job_pipeline.cc (what a shard does next), job_room.cc (slots that have to be freed), job_steps.cc
-// (begin, report), job_settle.cc (decision, publication), job_waits.cc (commit waiters,
-// housekeeping), job_snapshot.cc.
+// (begin, report), job_settle.cc (decision, publication), job_points.cc and job_restore.cc (what is
+// on disk), job_waits.cc (commit waiters, housekeeping), job_snapshot.cc.
 //
 // Locks: one for the job. Kernels, copies, checksums, callbacks, board updates and the closing of
 // links happen without it; JobEffects carries what a locked section leaves to be done. The locks of
@@ -23,23 +23,24 @@
 #include "server/step/job_effects.h"
 #include "server/step/job_parts.h"
 #include "server/step/job_shard.h"
+#include "server/step/point_maker.h"
 #include "server/step/shard_updater.h"
-#include "server/step/slot_table.h"
 #include "server/step/step_gate.h"
 
 namespace luwu {
 
-class JobImpl final : public Job, public SlotSink, public std::enable_shared_from_this<JobImpl> {
+class JobImpl final : public Job,
+                      public SlotSink,
+                      public StateListener,
+                      public std::enable_shared_from_this<JobImpl> {
  public:
-  // At an address of its own, because the parts of `memory` refer to the spec and the map.
-  struct Plan {
-    JobOptions options;
-    ShardMap map;
-    JobFootprint footprint;
-  };
+  using Plan = JobPlan;
   JobImpl(std::unique_ptr<const Plan> plan, const Environment& environment, JobMemory memory,
           std::unique_ptr<StepReporter> reporter);
   ~JobImpl() override;
+  // Once, before anybody else knows of it; then Restore when it goes on from a point.
+  void Start();
+  Status Restore(const persist::Point& point) LUWU_EXCLUDES(mutex_);
 
   const JobSpec& spec() const override { return plan_->options.spec; }
   const ShardMap& shard_map() const override { return plan_->map; }
@@ -50,6 +51,10 @@ class JobImpl final : public Job, public SlotSink, public std::enable_shared_fro
   Status Load(uint32_t layer, uint64_t shard, uint64_t offset,
               std::span<const float> values) override LUWU_EXCLUDES(mutex_, load_mutex_);
   Status FinishLoad(bool allow_missing) override LUWU_EXCLUDES(mutex_, load_mutex_);
+  Status LoadState(const StatePlace& place, std::span<const float> values) override
+      LUWU_EXCLUDES(mutex_, load_mutex_);
+  Status FinishLoadAt(const StartPoint& start) override LUWU_EXCLUDES(mutex_, load_mutex_);
+  StartPoint WhereItStands() const override LUWU_EXCLUDES(mutex_);
   Status Read(const ReadPlace& place, TimePoint deadline,
               const std::function<Status(const Piece&)>& sink) override LUWU_EXCLUDES(mutex_);
 
@@ -63,27 +68,27 @@ class JobImpl final : public Job, public SlotSink, public std::enable_shared_fro
       LUWU_EXCLUDES(mutex_);
   void AwaitCommit(const std::shared_ptr<Session>& session, uint64_t step, TimePoint deadline,
                    CommitCallback done) override LUWU_EXCLUDES(mutex_);
+  Status MakePoint(uint64_t step) override LUWU_EXCLUDES(mutex_);
+  Status StoreOpenStep(TimePoint deadline) override LUWU_EXCLUDES(mutex_);
+  std::optional<persist::Point> durable_point() const override LUWU_EXCLUDES(mutex_);
   void Tick() override LUWU_EXCLUDES(mutex_);
   void Shutdown(const Status& why) override LUWU_EXCLUDES(mutex_);
+  void Drain() override LUWU_EXCLUDES(mutex_);
   JobSnapshot Snapshot() const override LUWU_EXCLUDES(mutex_);
 
   // SlotSink, on the progress thread.
   void OnSlot(Session& session, uint32_t slot) override LUWU_EXCLUDES(mutex_);
   void OnUnlinked(Session& session, const Status& why) override;
 
+  // StateListener, on an I/O thread.
+  void OnStateLoaded(uint32_t index) override LUWU_EXCLUDES(mutex_);
+  void OnStateFailed(const Status& why) override LUWU_EXCLUDES(mutex_);
+
   // On an update thread.
   void RunTask(JobShard& shard) LUWU_EXCLUDES(mutex_);
 
  private:
-  struct Rank {
-    explicit Rank(uint32_t slot_count) : slots(slot_count) {}
-    std::shared_ptr<Session> session;    // the newest, dead or alive; null: never opened
-    bool opening = false;                // a new session is being made
-    bool closed = false;                 // `session` was closed by its worker, not lost
-    std::optional<uint64_t> begun_step;  // by that session
-    SlotTable slots;
-    std::shared_ptr<transport::LocalRegion> inbox;
-  };
+  using Rank = JobRank;
   using TaskResult = JobTaskResult;
   using LayerPin = JobLayerPin;
 
@@ -173,6 +178,26 @@ class JobImpl final : public Job, public SlotSink, public std::enable_shared_fro
   void PublishShard(JobShard& shard) LUWU_REQUIRES(mutex_);
   void PublishBoards(JobEffects* effects) LUWU_REQUIRES(mutex_);
 
+  // job_points.cc
+  bool IsBoundary(uint64_t step) const;
+  void BeginPoint() LUWU_REQUIRES(mutex_);
+  void CapturePoint(JobShard& shard) LUWU_REQUIRES(mutex_);
+  void UnpinPoint(const PointItem& item) LUWU_EXCLUDES(mutex_);
+  bool IsAhead() const LUWU_REQUIRES(mutex_);
+  void OnPointStored(const persist::Point& point) LUWU_EXCLUDES(mutex_);
+  void ReportDurable(uint64_t step) LUWU_EXCLUDES(mutex_);
+  void OnDurable(uint64_t step, const Status& status) LUWU_EXCLUDES(mutex_);
+  std::optional<uint64_t> DurableReportDue(TimePoint now) LUWU_REQUIRES(mutex_);
+  bool IsDurableEnough(uint64_t step) const LUWU_REQUIRES(mutex_);
+  Durability DurabilityOf(uint64_t step) const LUWU_REQUIRES(mutex_);
+
+  // job_import.cc, job_restore.cc
+  Status CheckStart(const StartPoint& start) const;
+  Status RestoreShards(const persist::Point& point, const std::vector<persist::ShardEntry>& entries)
+      LUWU_EXCLUDES(mutex_);
+  Status RestoreShard(const persist::Point& point, const persist::ShardEntry& entry)
+      LUWU_EXCLUDES(mutex_);
+
   // job_waits.cc
   // The answer, or nothing while it has to wait.
   std::optional<StatusOr<CommitResult>> TryAnswer(const Session& session, uint64_t step) const
@@ -185,9 +210,11 @@ class JobImpl final : public Job, public SlotSink, public std::enable_shared_fro
 
   const std::unique_ptr<const Plan> plan_;
   const Environment env_;
-  const MemoryReservation reservation_;  // given back after the memory has been freed
+  const MemoryReservation reservation_;            // given back after the memory has been freed
+  const std::shared_ptr<StorageUse> storage_use_;  // null without a storage
   const std::unique_ptr<StateStore> store_;
   const std::unique_ptr<ServedWeights> weights_;
+  const std::unique_ptr<PointMaker> points_;  // null without a storage
   const ShardUpdater updater_;
   const std::shared_ptr<StepReporter> reporter_;
 
@@ -211,6 +238,7 @@ class JobImpl final : public Job, public SlotSink, public std::enable_shared_fro
   OverflowPool overflow_ LUWU_GUARDED_BY(mutex_);
   const HeldSums held_;
   const HeldSums running_;
+  JobPoints made_ LUWU_GUARDED_BY(mutex_);
   std::vector<JobCommitWaiter> waiters_ LUWU_GUARDED_BY(mutex_);
   // Ended sessions whose links Tick has to close.
   std::vector<std::shared_ptr<Session>> to_close_ LUWU_GUARDED_BY(mutex_);

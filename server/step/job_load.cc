@@ -87,8 +87,8 @@ Status JobImpl::Load(uint32_t layer, uint64_t shard, uint64_t offset,
   JobShard& target = ShardForLoad(*index);
   Status status;
   if (target.loaded.size() < kLoadedRangesMax) {
-    updater_.LoadMasters(*index, offset, values);
-    AddRange(&target.loaded, offset, offset + values.size());
+    status = updater_.LoadMasters(*index, offset, values);
+    if (status.ok()) AddRange(&target.loaded, offset, offset + values.size());
     target.load_dirty = true;
   } else {
     status = Error(ErrorCode::kResourceExhausted,
@@ -127,11 +127,18 @@ Status JobImpl::FinishLoad(bool allow_missing) {
   }
   if (!allow_missing) RETURN_IF_ERROR(CheckCoverage());
   RETURN_IF_ERROR(EnterLoad());
+  Status status;
   for (uint32_t i = 0; i < plan_->map.shard_count(); ++i) {
     JobShard& shard = ShardForLoad(i);
     if (!shard.load_dirty) continue;
-    updater_.PublishInitial(i);
+    status = updater_.PublishInitial(i);
+    if (!status.ok()) break;
     shard.load_dirty = false;
+  }
+  if (status.ok()) status = store_->Flush();
+  if (!status.ok()) {
+    LeaveLoad();
+    return status;
   }
   PublishLoaded();
   return OkStatus();

@@ -23,7 +23,8 @@ void JobImpl::Advance(JobShard& shard, JobEffects* effects) {
     if (shard.ready || !shard.progress.complete()) return;
     if (!gate_.non_finite().empty()) {
       // The step cannot be applied any more: no use in computing the rest of it.
-      shard.awaits_reader = false;
+      shard.awaits_reader = shard.awaits_state = false;
+      store_->Pass(shard.index);
       shard.progress.TakeAll(&shard.taken);
       ReleaseTaken(shard, effects);
       MarkReady(shard, effects);
@@ -35,6 +36,8 @@ void JobImpl::Advance(JobShard& shard, JobEffects* effects) {
   }
   shard.awaits_reader = AwaitsReader(shard, next);
   if (shard.awaits_reader) return;
+  shard.awaits_state = next == Activity::kUpdate && !store_->Request(shard.index);
+  if (shard.awaits_state) return;
   if (!settles) {
     gate_.NoteUpdateBegun();
     shard.progress.TakeAll(&shard.taken);
@@ -48,7 +51,8 @@ void JobImpl::Advance(JobShard& shard, JobEffects* effects) {
 bool JobImpl::AwaitsReader(const JobShard& shard, JobShard::Activity next) const {
   if (next == JobShard::Activity::kHold) return false;
   const uint64_t generation = KeepsUndoState(spec()) ? shard.flips + 1 : shard.flips;
-  const bool state = next == JobShard::Activity::kUpdate && shard.readers[generation % 2] > 0;
+  const bool state = next == JobShard::Activity::kUpdate && store_->resident(shard.index) &&
+                     shard.readers[generation % 2] > 0;
   const uint64_t settled = shard.settle == JobShard::Settle::kNone ? 1 : 0;
   return state || shard.served_readers[(gate_.step() + settled) % 2] > 0;
 }
@@ -176,10 +180,10 @@ void JobImpl::EndReady(JobShard& shard, const UpdateResult& result, JobEffects* 
     gate_.NoteNonFinite(fmt::format("node '{}': {}", self().name, result.non_finite));
     // Shards that wait for a reader need not wait any more.
     for (JobShard& other : shards_) {
-      if (first && other.awaits_reader) Advance(other, effects);
+      if (first && (other.awaits_reader || other.awaits_state)) Advance(other, effects);
     }
   } else if (!shard.absent) {
-    shard.ahead = !KeepsUndoState(spec()) && !HoldsSums(spec());
+    shard.ahead = !KeepsUndoState(spec()) && !HoldsSums(spec()) && store_->resident(shard.index);
     for (const UnitSum& squares : shard.squares) gate_.AddSquares(squares.unit, squares.sum);
   }
   MarkReady(shard, effects);

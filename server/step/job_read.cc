@@ -53,11 +53,16 @@ Status JobImpl::Read(const ReadPlace& place, TimePoint deadline,
   const ShardMap::IndexRange range = plan_->map.LayerRange(layer);
   Status status;
   uint64_t skip = skip_elements;
+  Mapping scratch;  // of a shard that is on disk
   for (uint32_t i = range.begin; i < range.end && status.ok(); ++i) {
     const uint64_t from = std::min(skip, plan_->map.shards()[i].elements);
     skip -= from;
+    if (from == plan_->map.shards()[i].elements) continue;  // not read from the disk for nothing
     const JobLayerPin::Shard& pinned = pin.shards[i - range.begin];
-    status = ReadShard({i, array, pinned.state, weights_->Payload(i, pinned.served_version)}, from,
+    const StatusOr<optim::StateArrays> arrays = store_->ReadPinned(i, pinned.state, &scratch);
+    status = arrays.status();
+    if (!status.ok()) break;
+    status = ReadShard({i, array, *arrays, weights_->Payload(i, pinned.served_version)}, from,
                        pin.version, sink);
   }
   UnpinLayer(layer, pin);
@@ -112,7 +117,7 @@ Status JobImpl::PinLayer(uint32_t layer, TimePoint deadline, LayerPin* pin) {
     // Only a job that failed is seen with shards that are ahead.
     const uint64_t served_version = pin->version + (shards_[i].ahead ? 1 : 0);
     if (pin->served) ++shards_[i].served_readers[served_version % 2];
-    pin->shards.push_back({store_->Acquire(i).current, generation, served_version});
+    pin->shards.push_back({store_->Pin(i), generation, served_version});
   }
   return OkStatus();
 }
@@ -123,7 +128,6 @@ void JobImpl::UnpinLayer(uint32_t layer, const LayerPin& pin) {
   {
     MutexLock lock(mutex_);
     for (uint32_t i = range.begin; i < range.end; ++i) {
-      store_->Release(i);
       const JobLayerPin::Shard& pinned = pin.shards[i - range.begin];
       --shards_[i].readers[pinned.generation];
       if (pin.served) --shards_[i].served_readers[pinned.served_version % 2];

@@ -121,7 +121,10 @@ void JobImpl::ResetRank(uint32_t rank_number, JobEffects* effects) {
     dropped_count += dropped.size();
     if (was_done && !shard.progress.RankDone(rank_number)) gate_.RankReopenedShard(rank_number);
     const bool settles = shard.settle != JobShard::Settle::kNone;
-    shard.awaits_reader = shard.awaits_reader && (settles || shard.progress.complete());
+    const bool waits = settles || shard.progress.complete();
+    shard.awaits_reader = shard.awaits_reader && waits;
+    if (shard.awaits_state && !waits) store_->Forgo(shard.index);
+    shard.awaits_state = shard.awaits_state && waits;
   }
   rank.slots.Reset();
   rank.begun_step.reset();

@@ -71,18 +71,32 @@ void JobImpl::SettleAll(const StepDecision& decision, JobEffects* effects) {
   // Every shard is ready, so nothing of the step before is left to do with these.
   settling_ = {gate_.step(), gate_.loss_scale(), gate_.groups(), decision};
   gate_.Finish(decision);
+  made_.finite_steps = decision.finite_steps;
+  if (counters_.step_begun_at) {
+    const std::chrono::duration<double> took = env_.clock->Now() - *counters_.step_begun_at;
+    counters_.last_step_seconds = took.count();
+    counters_.step_begun_at.reset();
+  }
   if (decision.outcome == Outcome::kSkipped) {
     ++counters_.skipped_steps;
     LogWarning("step_skipped", "job={} step={} culprit=\"{}\"", spec().name, settling_.step,
                decision.culprit);
   }
   if (!decision.factors.empty()) ++counters_.clipped_steps;
+  if (points_ != nullptr && (IsBoundary(gate_.step()) || made_.requested_step == gate_.step())) {
+    BeginPoint();
+  }
   for (JobShard& shard : shards_) {
-    if (!shard.trainable) continue;
+    if (!shard.trainable) {
+      if (made_.begun_step == gate_.step()) CapturePoint(shard);
+      continue;
+    }
     shard.settle = SettleOf(shard);
     if (shard.settle == JobShard::Settle::kNone) {
-      if (!shard.absent) TakeOver(shard);
+      shard.absent ? store_->Pass(shard.index) : TakeOver(shard);
       PublishShard(shard);
+    } else {
+      store_->Drop(shard.index);  // what was computed ahead
     }
     shard.progress.Reset();
     shard.ready = shard.absent = shard.ahead = false;
@@ -132,6 +146,7 @@ void JobImpl::PublishShard(JobShard& shard) {
   const uint64_t version = settling_.step + 1;
   weights_->Publish(shard.index, version, shard.next_crc32c);
   published_[shard.index] = version + 1;
+  if (made_.begun_step == version) CapturePoint(shard);
 }
 
 void JobImpl::PublishBoards(JobEffects* effects) {

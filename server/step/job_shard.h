@@ -48,8 +48,9 @@ struct JobShard final : UpdatePool::Task {
   Settle settle = Settle::kNone;
   bool ready = false;                 // for the decision about the open step
   bool absent = false;                // ... and no rank had a gradient
-  bool ahead = false;                 // its state was updated in place in the open step
+  bool ahead = false;                 // its resident state was updated in place in the open step
   bool awaits_reader = false;         // who holds what the shard's next task writes
+  bool awaits_state = false;          // which the shard's next task needs and is not in memory
   uint64_t applied = 0;               // updates in all
   uint32_t next_crc32c = 0;           // of the served bytes of the coming version
   std::optional<uint32_t> sum_block;  // overflow block of the running sum

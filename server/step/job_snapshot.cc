@@ -28,6 +28,19 @@ JobSnapshot JobImpl::Snapshot() const {
   out.update_seconds = counters_.update_seconds;
   out.duplicates = counters_.duplicates;
   out.rejected_slots = counters_.rejected_slots;
+  out.keeps_undo_state = KeepsUndoState(spec());
+  out.durability = spec().durability;
+  out.durable_every = spec().durable_every;
+  if (made_.durable) out.durable_step = made_.durable->step;
+  const ResidencyPlan& plan = plan_->residency;
+  out.tiers = {.resident_bytes = plan.resident_bytes,
+               .spilled_bytes = plan.spilled_bytes,
+               .streamed_bytes = plan.streamed_bytes,
+               .buffers = plan.buffers,
+               .buffer_bytes = plan.buffer_bytes,
+               .spill = store_->counters(),
+               .point_written_bytes = points_ == nullptr ? 0 : points_->written_bytes(),
+               .last_step_seconds = counters_.last_step_seconds};
   for (const Rank& rank : ranks_) {
     out.parked_slots += rank.slots.held_count() - rank.slots.pinned_count();
     if (rank.session == nullptr || rank.closed) continue;

@@ -44,7 +44,14 @@ StatusOr<BegunStep> JobImpl::BeginStep(Session& session, uint64_t step,
     const uint32_t rank = session.identity().rank;
     begun.loss_scale = gate_.loss_scale();
     if (step == gate_.step()) {
+      // Nothing can be loaded any more, so the first point is as it will be.
+      const bool is_first = !gate_.begun_by_anyone() && !made_.begun_step;
       RETURN_IF_ERROR(gate_.Begin(rank, groups));
+      if (!counters_.step_begun_at) counters_.step_begun_at = env_.clock->Now();
+      if (is_first && points_ != nullptr && spec().durable_every > 0) {
+        BeginPoint();
+        for (JobShard& shard : shards_) CapturePoint(shard);
+      }
     } else {
       // A worker that comes back may find this node one step ahead of others: it repeats the step
       // that has been decided here, and everything it pushes for it is a duplicate.

@@ -49,7 +49,14 @@ std::optional<StatusOr<CommitResult>> JobImpl::TryAnswer(const Session& session,
   if (const Status live = session.Check(); !live.ok()) return live;
   if (!shutdown_.ok()) return shutdown_;
   if (gate_.last() && gate_.last()->step == step) {
-    return ResultOf(gate_.last()->decision, spec().clip_scope);
+    if (!IsDurableEnough(step + 1)) {
+      if (state_ != JobState::kFailed) return std::nullopt;
+      return Error(ErrorCode::kJobFailed, "step {} of job '{}' was applied but not stored: {}",
+                   step, spec().name, failure_);
+    }
+    CommitResult result = ResultOf(gate_.last()->decision, spec().clip_scope);
+    result.durability = DurabilityOf(step + 1);
+    return result;
   }
   if (step != gate_.step()) {
     return Error(ErrorCode::kStepMismatch,
@@ -71,17 +78,19 @@ void JobImpl::SettleWaiters(JobEffects* effects) {
   const std::string lost = DescribeLost();
   for (auto waiter = waiters_.begin(); waiter != waiters_.end();) {
     std::optional<StatusOr<CommitResult>> answer = TryAnswer(*waiter->session, waiter->step);
-    if (!answer && !lost.empty()) {
+    const bool open = waiter->step == gate_.step();  // else it is decided and being stored
+    if (!answer && open && !lost.empty()) {
       answer =
           Error(ErrorCode::kWorkerLost, "step {} of job '{}': {}", waiter->step, spec().name, lost);
     }
-    if (!answer && gate_.phase() == StepGate::Phase::kReportFailed &&
+    if (!answer && open && gate_.phase() == StepGate::Phase::kReportFailed &&
         CodeOf(report_failure_) == ErrorCode::kNodeLost) {
       answer = report_failure_;  // the report is repeated all the same
     }
     if (!answer && now >= waiter->deadline) {
       answer = Error(ErrorCode::kDeadline, "step {} of job '{}' has not ended on node '{}': {}",
-                     waiter->step, spec().name, self().name, DescribeOpen());
+                     waiter->step, spec().name, self().name,
+                     open ? DescribeOpen() : "it is decided, and being stored on all nodes");
     }
     if (!answer) {
       ++waiter;
@@ -168,6 +177,7 @@ void JobImpl::Tick() {
   JobEffects effects;
   std::vector<std::shared_ptr<Session>> to_close;
   std::vector<std::shared_ptr<Session>> to_reap;
+  std::optional<uint64_t> durable;
   {
     MutexLock lock(mutex_);
     ForgivePause();
@@ -186,10 +196,12 @@ void JobImpl::Tick() {
         shutdown_.ok()) {
       SendReport(&effects);
     }
+    durable = DurableReportDue(now);
     SettleWaiters(&effects);
     to_close.swap(to_close_);
   }
   effects.Run();
+  if (durable) ReportDurable(*durable);
   for (const auto& session : to_close) session->CloseLink();
   for (const auto& session : to_reap) session->ReapLinks();
   env_.sessions->Sweep();

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <span>
 
+#include "common/base/check.h"
 #include "common/base/crc32c.h"
 
 namespace luwu {
@@ -147,6 +148,13 @@ UpdateResult ShardUpdater::Update(const UpdateRequest& request) const {
     result.served_crc32c = Crc32c(block, result.served_crc32c);
     return true;
   });
+  if (!result.non_finite.empty()) {
+    store_->Drop(request.index);
+    return result;
+  }
+  if (state.served != nullptr) {
+    std::memcpy(state.served, served, weights_->PayloadBytes(request.index));
+  }
   store_->Release(request.index);  // stage: store state
   return result;
 }
@@ -238,8 +246,9 @@ optim::StateRange ShardUpdater::RangeOf(uint32_t index, const optim::StateArrays
           .served = weights_->Payload(index, 0)};
 }
 
-void ShardUpdater::LoadMasters(uint32_t index, uint64_t first,
-                               std::span<const float> values) const {
+Status ShardUpdater::LoadMasters(uint32_t index, uint64_t first,
+                                 std::span<const float> values) const {
+  RETURN_IF_ERROR(store_->Open(index));
   const ShardState state = store_->Acquire(index);
   if (!trainable(index)) {  // fp32 in any job
     std::memcpy(state.current.data[0] + first * sizeof(float), values.data(), values.size_bytes());
@@ -249,22 +258,87 @@ void ShardUpdater::LoadMasters(uint32_t index, uint64_t first,
     optim::WriteMasters(spec_.optimizer, RangeOf(index, state.current, any, first, values.size()),
                         values.data());
   }
-  store_->Release(index);
+  store_->Keep(index);
+  return OkStatus();
 }
 
-void ShardUpdater::PublishInitial(uint32_t index) const {
+bool ShardUpdater::IsStateRange(uint32_t index, uint64_t first, uint64_t count) const {
+  constexpr uint64_t kBlock = optim::kQuantBlock;
+  return std::any_of(segments_[index].begin(), segments_[index].end(), [&](const Segment& segment) {
+    if (first < segment.first || !RangeFits(first - segment.first, count, segment.count)) {
+      return false;
+    }
+    const uint64_t end = first + count;
+    return (first == segment.first || first % kBlock == 0) &&
+           (end == segment.first + segment.count || end % kBlock == 0);
+  });
+}
+
+Status ShardUpdater::LoadState(uint32_t index, uint32_t array, uint64_t first,
+                               std::span<const float> values) const {
+  LUWU_CHECK(IsStateRange(index, first, values.size()), "whole blocks of one segment");
+  const auto& segments = segments_[index];
+  const auto segment = std::find_if(segments.begin(), segments.end(), [first](const Segment& each) {
+    return first < each.first + each.count;
+  });
+  RETURN_IF_ERROR(store_->Open(index));
+  const ShardState state = store_->Acquire(index);
+  optim::WriteState(spec_.optimizer, RangeOf(index, state.current, *segment, first, values.size()),
+                    array, values.data());
+  store_->Keep(index);
+  return OkStatus();
+}
+
+Status ShardUpdater::PublishLoaded(uint32_t index, uint64_t version) const {
+  const uint64_t served_bytes = weights_->PayloadBytes(index);
+  RETURN_IF_ERROR(store_->Open(index));
+  const ShardState state = store_->Acquire(index);
+  weights_->Invalidate(index, 0);
+  ForEachBlock(segments_[index], [&](const Segment& segment, uint64_t at, uint64_t count) {
+    InitBlock(index, state, segment, at, count);
+    return true;
+  });
+  const std::byte* served = weights_->Payload(index, 0);
+  if (state.served != nullptr) std::memcpy(state.served, served, served_bytes);
+  store_->Keep(index);
+  // Masters were loaded beside the buffer of even versions.
+  const uint32_t crc =
+      version % 2 == 1 ? weights_->CopyToNext(index, version - 1) : Crc32c({served, served_bytes});
+  weights_->Publish(index, version, crc);
+  return OkStatus();
+}
+
+Status ShardUpdater::PublishInitial(uint32_t index) const {
   const uint64_t served_bytes = DTypeBytes(spec_.served_dtype);
+  RETURN_IF_ERROR(store_->Open(index));
   const ShardState state = store_->Acquire(index);
   weights_->Invalidate(index, 0);
   const std::byte* served = weights_->Payload(index, 0);
   uint32_t crc = 0;
   ForEachBlock(segments_[index], [&](const Segment& segment, uint64_t at, uint64_t count) {
     InitBlock(index, state, segment, at, count);
+    InitMoments(index, state, segment, at, count);
     crc = Crc32c({served + at * served_bytes, count * served_bytes}, crc);
     return true;
   });
-  store_->Release(index);
+  if (state.served != nullptr) std::memcpy(state.served, served, weights_->PayloadBytes(index));
+  store_->Keep(index);
   weights_->Publish(index, 0, crc);
+  return OkStatus();
+}
+
+void ShardUpdater::PublishRestored(uint32_t index, uint64_t version,
+                                   const optim::StateArrays& state, const std::byte* served) const {
+  if (!trainable(index)) version = 0;
+  weights_->Invalidate(index, version);
+  std::byte* const payload = weights_->Payload(index, version);
+  if (masters_in_served_ && trainable(index)) {
+    std::memcpy(payload, served, weights_->PayloadBytes(index));
+  } else {
+    ConvertElements(DType::kFloat32, state.data[0], spec_.served_dtype, payload,
+                    map_.shards()[index].elements);
+  }
+  weights_->Publish(index, version, Crc32c({payload, weights_->PayloadBytes(index)}));
 }
 
 void ShardUpdater::InitBlock(uint32_t index, const ShardState& state, const Segment& segment,
@@ -277,29 +351,20 @@ void ShardUpdater::InitBlock(uint32_t index, const ShardState& state, const Segm
     std::memset(masters, 0, count * master_bytes);
     if (split) std::memset(served, 0, count * DTypeBytes(spec_.served_dtype));
   }
-  if (segment.trainable && spec_.optimizer.initial_accumulator != 0) {
-    optim::InitialState(spec_.optimizer, RangeOf(index, state.current, segment, first, count));
-  }
   if (!segment.trainable && state.next != state.current) {
     std::memcpy(state.next.data[0] + first * master_bytes, masters, count * master_bytes);
   }
   if (!split) ConvertElements(DType::kFloat32, masters, spec_.served_dtype, served, count);
 }
 
+void ShardUpdater::InitMoments(uint32_t index, const ShardState& state, const Segment& segment,
+                               uint64_t first, uint64_t count) const {
+  if (!segment.trainable || spec_.optimizer.initial_accumulator == 0) return;
+  optim::InitialState(spec_.optimizer, RangeOf(index, state.current, segment, first, count));
+}
+
 void ShardUpdater::ReadState(const StateView& view, uint64_t first, std::span<float> out) const {
-  if (!trainable(view.index)) {
-    std::memcpy(out.data(), view.state.data[0] + first * sizeof(float), out.size_bytes());
-    return;
-  }
-  const uint64_t end = first + out.size();
-  for (const Segment& segment : segments_[view.index]) {
-    const uint64_t from = std::max(first, segment.first);
-    const uint64_t until = std::min(end, segment.first + segment.count);
-    if (from >= until) continue;
-    optim::StateRange range = RangeOf(view.index, view.state, segment, from, until - from);
-    range.served = view.served;
-    optim::ReadState(spec_.optimizer, range, view.array, out.data() + (from - first));
-  }
+  ReadStateValues({spec_, map_.shards()[view.index], segments_[view.index]}, view, first, out);
 }
 
 }  // namespace luwu

@@ -19,6 +19,7 @@
 #include "common/wire/shard_map.h"
 #include "server/optim/optimizer.h"
 #include "server/step/shard_segments.h"
+#include "server/step/state_values.h"
 #include "server/step/step_reporter.h"
 #include "server/store/served_weights.h"
 #include "server/store/state_store.h"
@@ -71,14 +72,6 @@ struct UpdateResult {
   uint32_t served_crc32c = 0;
 };
 
-// One array of a shard's state.
-struct StateView {
-  uint32_t index = 0;
-  uint32_t array = 0;
-  optim::StateArrays state;
-  std::byte* served = nullptr;  // of the version that the state belongs to
-};
-
 class ShardUpdater {
  public:
   // All outlive the updater; `spec` is validated.
@@ -96,10 +89,22 @@ class ShardUpdater {
 
   // Writes masters of the current generation, and of version 0 where the served copy holds part of
   // them (whoever reads that meanwhile finds it gone).
-  void LoadMasters(uint32_t index, uint64_t first, std::span<const float> values) const;
+  // Errors: the storage's.
+  Status LoadMasters(uint32_t index, uint64_t first, std::span<const float> values) const;
   // Version 0 (or the one version of a frozen shard) from the masters; seals its header. Gaps
   // become zero; what the optimizer never writes is made equal in both generations.
-  void PublishInitial(uint32_t index) const;
+  Status PublishInitial(uint32_t index) const;
+  // Whether elements [first, first + count) are a range for LoadState: whole blocks of one segment.
+  bool IsStateRange(uint32_t index, uint64_t first, uint64_t count) const;
+  // Writes a moment of the current generation.
+  Status LoadState(uint32_t index, uint32_t array, uint64_t first,
+                   std::span<const float> values) const;
+  // As PublishInitial, of any version, and with moments as they are.
+  Status PublishLoaded(uint32_t index, uint64_t version) const;
+  // `version` (or the one version of a frozen shard) from state that was stored; `served` is what
+  // was stored of the served copy, of split masters only. Seals its header.
+  void PublishRestored(uint32_t index, uint64_t version, const optim::StateArrays& state,
+                       const std::byte* served) const;
   // Elements [first, first + out.size()) of an array, in fp32.
   void ReadState(const StateView& view, uint64_t first, std::span<float> out) const;
 
@@ -130,6 +135,8 @@ class ShardUpdater {
                             uint64_t first, uint64_t count) const;
   void InitBlock(uint32_t index, const ShardState& state, const Segment& segment, uint64_t first,
                  uint64_t count) const;
+  void InitMoments(uint32_t index, const ShardState& state, const Segment& segment, uint64_t first,
+                   uint64_t count) const;
 
   const JobSpec& spec_;
   const ShardMap& map_;

@@ -66,6 +66,11 @@ class StepGate {
     return phase_ == Phase::kOpen && pending_shards_ == 0 && begun_count_ == ranks_.size();
   }
 
+  // Before anything else: the job goes on from a point.
+  void Restore(uint64_t step, float loss_scale) {
+    step_ = step;
+    loss_scale_ = loss_scale;
+  }
   // Remembers how the step ended and opens the next one. `groups()` is empty then.
   void Finish(const StepDecision& decision);
   const std::optional<Decided>& last() const { return last_; }

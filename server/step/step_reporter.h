@@ -50,11 +50,13 @@ struct StepDecision {
   // What the gradients of each clip unit are multiplied with, at most 1; empty when all are 1.
   std::vector<double> factors = {};
   float next_loss_scale = 1;  // 1 without loss scaling
+  uint32_t finite_steps = 0;  // in a row, as the loss scale counts them, this one included
 
   double factor(uint32_t unit) const { return factors.empty() ? 1.0 : factors[unit]; }
 };
 
 using DecisionCallback = std::function<void(StatusOr<StepDecision>)>;
+using DurableCallback = std::function<void(const Status&)>;
 
 class StepReporter {
  public:
@@ -63,6 +65,9 @@ class StepReporter {
   // any thread, possibly inside the call; an error means that no decision could be had (the caller
   // reports again while the job lives).
   virtual void Report(uint64_t step, const StepFindings& findings, DecisionCallback done) = 0;
+  // This node has stored its part of the point `step` (the step computed with what is stored).
+  // `done` runs once, like that of Report: when every node has stored its part.
+  virtual void ReportDurable(uint64_t step, DurableCallback done) = 0;
 };
 
 }  // namespace luwu

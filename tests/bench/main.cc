@@ -7,6 +7,7 @@
 #include "tests/bench/command_line.h"
 #include "tests/bench/optimizer/optimizer_bench.h"
 #include "tests/bench/report.h"
+#include "tests/bench/spill/spill_bench.h"
 #include "tests/bench/steps.h"
 #include "tests/bench/transfer.h"
 #include "tests/bench/yardsticks/yardsticks.h"
@@ -32,6 +33,8 @@ struct CommandLine {
   JsonTarget train_json;
   OptimizerBenchOptions optimizer;
   JsonTarget optimizer_json;
+  SpillBenchOptions spill;
+  JsonTarget spill_json;
   int agent_link = -1;
 };
 
@@ -158,6 +161,34 @@ Status Optimizer(CommandLine* line) {
   return WriteReport(line->optimizer_json, OptimizerText(report), OptimizerJson(report));
 }
 
+void AddSpillOptions(CLI::App* command, CommandLine* line) {
+  SpillBenchOptions* options = &line->spill;
+  command->add_option("--dir", options->folder, "Folder on the device that is measured")
+      ->required();
+  command->add_option("--engine", options->engine)
+      ->check(CLI::IsMember({"extents", "rocksdb_values"}))
+      ->capture_default_str();
+  AddCount(command, "--params", &options->params, "Parameters")->default_str("100M");
+  command->add_option("--layers", options->layers, "Equal layers to divide them into")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  command->add_option("--rounds", options->rounds, "Measured rounds")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  command
+      ->add_option("--oversubscription", options->oversubscription,
+                   "What the job would take in memory / what it gets")
+      ->check(CLI::Range(1.0, 1000.0))
+      ->capture_default_str();
+  AddJsonOption(command, &line->spill_json);
+}
+
+Status Spill(CommandLine* line) {
+  SpillReport report;
+  RETURN_IF_ERROR(RunSpillBench(line->spill, StopRequested, &report));
+  return WriteReport(line->spill_json, SpillText(report), SpillJson(report));
+}
+
 int Run(int argc, char** argv) {
   CommandLine line;
   CLI::App app{"luwu-bench: LuWu's speed on this machine, next to plain yardsticks"};
@@ -171,6 +202,9 @@ int Run(int argc, char** argv) {
       app.add_subcommand("optimizer",
                          "The optimizer engine next to a stream of the same loads and stores"),
       &line);
+  CLI::App* spill =
+      app.add_subcommand("spill", "Training with state on disk next to the raw device");
+  AddSpillOptions(spill, &line);
   CLI::App* agent = app.add_subcommand("agent", "A process of a running bench")->group("");
   agent->add_option("link", line.agent_link)->required();
   try {
@@ -183,7 +217,9 @@ int Run(int argc, char** argv) {
     return 0;
   }
   Signals().Install();
-  const Status status = train->parsed() ? Train(&line) : Optimizer(&line);
+  const Status status = train->parsed()   ? Train(&line)
+                        : spill->parsed() ? Spill(&line)
+                                          : Optimizer(&line);
   if (status.ok()) return 0;
   fmt::print(stderr, "luwu-bench: {}\n", ToString(status));
   return kExitFailure;

@@ -27,8 +27,8 @@ class Decider {
   };
   using Change = std::function<void(uint64_t step, StepDecision* decision)>;
 
-  explicit Decider(const JobSpec& spec)
-      : coordinator_(CoordinatorOptionsFor(spec, kEpoch, std::vector<Node>(1))) {}
+  explicit Decider(const JobSpec& spec, std::optional<persist::Point> restored = std::nullopt)
+      : coordinator_(OptionsFor(spec, std::move(restored))) {}
 
   void Hold(bool hold) {
     MutexLock lock(mutex_);
@@ -81,9 +81,19 @@ class Decider {
                           report.done(decision);
                         });
   }
+  void OnDurable(uint64_t step, DurableCallback done) {
+    coordinator_.ReportDurable({kEpoch, step, 0}, TimePoint::max(), std::move(done));
+  }
 
  private:
   static constexpr uint64_t kEpoch = 1;
+
+  static CoordinatorOptions OptionsFor(const JobSpec& spec,
+                                       std::optional<persist::Point> restored) {
+    CoordinatorOptions options = CoordinatorOptionsFor(spec, kEpoch, std::vector<Node>(1));
+    options.restored = std::move(restored);
+    return options;
+  }
 
   CommitCoordinator coordinator_;
   Mutex mutex_;
@@ -101,6 +111,9 @@ class FakeReporter final : public StepReporter {
   explicit FakeReporter(Decider* decider) : decider_(decider) {}
   void Report(uint64_t step, const StepFindings& findings, DecisionCallback done) override {
     decider_->OnReport({step, findings, std::move(done)});
+  }
+  void ReportDurable(uint64_t step, DurableCallback done) override {
+    decider_->OnDurable(step, std::move(done));
   }
 
  private:

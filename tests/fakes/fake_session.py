@@ -178,5 +178,5 @@ class FakeSession:
         elif self.job.loss_scaling is not None:
             self.loss_scale *= self.job.loss_scaling.backoff_factor
         return luwu.CommitResult(
-            "applied" if applied else "skipped", "" if applied else "a gradient", 1, norm,
+            "applied" if applied else "skipped", "" if applied else "a gradient", "memory", norm,
             min(1.0, limit / (norm + 1e-6)), self.loss_scale)

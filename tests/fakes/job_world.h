@@ -113,19 +113,16 @@ class CommitWait {
 
 class JobWorld {
  public:
-  explicit JobWorld(const JobSpec& spec, uint64_t budget_bytes = uint64_t{1} << 30)
-      : budget_(budget_bytes), pool_(2), decider_(spec) {
-    JobOptions options;
-    options.spec = spec;
-    options.nodes = NodeList(1);
-    options.epoch = kEpoch;
-    StatusOr<std::shared_ptr<Job>> job =
-        Job::Create(std::move(options), environment(), std::make_unique<FakeReporter>(&decider_));
-    status_ = job.status();
-    if (job.ok()) job_ = *std::move(job);
+  explicit JobWorld(const JobSpec& spec, uint64_t budget_bytes = uint64_t{1} << 30,
+                    std::shared_ptr<persist::JobStorage> storage = nullptr,
+                    std::optional<persist::Point> restore = std::nullopt)
+      : budget_(budget_bytes), pool_(2), storage_(std::move(storage)) {
+    Make(spec, restore);
   }
   ~JobWorld() {
-    if (job_ != nullptr) job_->Shutdown(Error(ErrorCode::kCancelled, "the test ends"));
+    if (job_ == nullptr) return;
+    job_->Shutdown(Error(ErrorCode::kCancelled, "the test ends"));
+    job_->Drain();
   }
 
   static constexpr uint64_t kEpoch = 0x1234;
@@ -136,8 +133,20 @@ class JobWorld {
   FakeClock& clock() { return clock_; }
   MemoryBudget& budget() { return budget_; }
   SessionTable& table() { return table_; }
-  Decider& decider() { return decider_; }
+  Decider& decider() { return *decider_; }
   Job::Environment environment() { return {&budget_, &pool_, &table_, &clock_}; }
+
+  // The daemon ends without a word, and another one goes on from a point of its storage. Nobody
+  // else may hold the job any more.
+  void Crash(const persist::Point& point) {
+    const JobSpec spec = job_->spec();
+    job_->Shutdown(Error(ErrorCode::kRolledBack, "rolled back"));
+    job_->Drain();
+    job_.reset();
+    table_.Sweep();
+    LUWU_CHECK(storage_->RollBack(point, kEpoch).ok(), "a point can be gone back to");
+    Make(spec, point);
+  }
 
   // Loads every master as a function of (layer, element) and publishes version 0.
   template <typename Value>
@@ -180,11 +189,26 @@ class JobWorld {
   }
 
  private:
+  void Make(const JobSpec& spec, std::optional<persist::Point> restore) {
+    decider_ = std::make_unique<Decider>(spec, restore);
+    JobOptions options;
+    options.spec = spec;
+    options.nodes = NodeList(1);
+    options.epoch = kEpoch;
+    options.storage = storage_;
+    options.restore = restore;
+    StatusOr<std::shared_ptr<Job>> job = Job::Create(
+        std::move(options), environment(), std::make_unique<FakeReporter>(decider_.get()));
+    status_ = job.status();
+    if (job.ok()) job_ = *std::move(job);
+  }
+
   FakeClock clock_;
   MemoryBudget budget_;
   SessionTable table_;
   UpdatePool pool_;
-  Decider decider_;
+  const std::shared_ptr<persist::JobStorage> storage_;
+  std::unique_ptr<Decider> decider_;
   Status status_;
   std::shared_ptr<Job> job_;
 };

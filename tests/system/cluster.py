@@ -187,7 +187,9 @@ class Cluster:
     """`nodes` daemons on this host with one node list.
 
     `shm[i]` False gives node i no shared-memory socket, so that clients reach it by tcp. `folder`
-    keeps configurations and logs there; without it they go when the cluster is closed.
+    keeps configurations and logs there; without it they go when the cluster is closed. With
+    `storage` each node has a data directory in its folder; `storage_settings` are further lines of
+    its [storage] table.
     """
 
     def __init__(
@@ -204,7 +206,11 @@ class Cluster:
         log_level: str = "info",
         folder: Optional[os.PathLike] = None,
         env: Optional[Dict[str, str]] = None,
+        storage: bool = False,
+        storage_settings: str = "",
     ):
+        self.storage = storage
+        self.storage_settings = storage_settings
         self.binary = pathlib.Path(binary)
         # The path of a socket has at most 107 bytes: it gets a short folder of its own.
         self._sockets = pathlib.Path(tempfile.mkdtemp(prefix="luwu-s-"))
@@ -249,7 +255,13 @@ class Cluster:
     def config_text(self, index: int) -> str:
         """The configuration file of node `index`."""
         nodes = "".join(node.toml() for node in self.nodes)
-        return f'[node]\nname = "{self.nodes[index].name}"\n{self.settings}{nodes}'
+        storage = ""
+        if self.storage:
+            storage = f'\n[storage]\npath = "{self.data_dir(index)}"\n{self.storage_settings}\n'
+        return f'[node]\nname = "{self.nodes[index].name}"\n{self.settings}{storage}{nodes}'
+
+    def data_dir(self, index: int) -> pathlib.Path:
+        return (self.folder / self.nodes[index].name / "data").absolute()
 
     @property
     def endpoints(self) -> str:

@@ -63,6 +63,9 @@ typedef enum luwu_status {
   LUWU_E_NODE_LOST = -401,
   LUWU_E_STALE_EPOCH = -402,
   LUWU_E_JOB_FAILED = -403,
+  /* The job has gone back to a durable point (a daemon was restarted, a checkpoint restored):
+   * open a new session and go on with its current_step. */
+  LUWU_E_ROLLED_BACK = -404,
   LUWU_E_CORRUPT = -500,
   LUWU_E_INTERNAL = -600
 } luwu_status;
@@ -106,6 +109,12 @@ typedef enum luwu_clip_scope {
   LUWU_CLIP_GROUP = 3,
   LUWU_CLIP_LAYER = 4
 } luwu_clip_scope;
+/* What a commit has reached when it answers: its step survives ... */
+typedef enum luwu_durability {
+  LUWU_MEMORY = 1, /* ... the workers */
+  LUWU_LOGGED = 2, /* ... and the daemons' processes */
+  LUWU_SYNCED = 3  /* ... and the machines' power */
+} luwu_durability;
 typedef enum luwu_reduction { LUWU_SUM = 1, LUWU_MEAN = 2 } luwu_reduction;
 typedef enum luwu_non_finite { LUWU_NON_FINITE_SKIP = 1, LUWU_NON_FINITE_FAIL = 2 } luwu_non_finite;
 typedef enum luwu_transport {
@@ -194,9 +203,17 @@ typedef struct luwu_job_spec {
   double loss_scale_growth_factor;     /* 0: default (2) */
   double loss_scale_backoff_factor;    /* 0: default (0.5) */
   uint32_t loss_scale_growth_interval; /* applied steps; 0: default (2000); UINT32_MAX: never */
-  uint32_t accumulates; /* 1: memory for the sum of each shard, so that several micro-steps can be
-                           pushed before layers are closed; needs 4 bytes a parameter, except where
-                           held FLOAT32 sums serve. 0: only as far as slots and overflow_bytes go */
+  uint32_t accumulates;   /* 1: memory for the sum of each shard, so that several micro-steps can
+                             be pushed before layers are closed; needs 4 bytes a parameter, except
+                             where held FLOAT32 sums serve. 0: only as far as slots and
+                             overflow_bytes go */
+  uint32_t durable_every; /* every so many steps all state is written to disk, so that the job can
+                             go back to it after a crash: a durable point. 0: never. The daemons
+                             need a data directory */
+  int32_t durability;     /* luwu_durability: what the commit before a point waits for, with MEMORY
+                             points are made in the background; 0: MEMORY */
+  uint64_t memory_bytes; /* most memory that the job takes on each node; the rest of its state is on
+                            disk. 0: what the node has left */
 } luwu_job_spec;
 
 typedef struct luwu_hyper {
@@ -254,6 +271,9 @@ typedef struct luwu_session_info {
   /* What to multiply the loss with: of the open step, else of the step to begin (after opening a
    * session on a running job known only once a step has begun). 1 without loss scaling. */
   double loss_scale;
+  /* After LUWU_E_ROLLED_BACK: the step that the job went back to, plus 1; 0 when it did not, or
+   * when that was not known yet. */
+  uint64_t rolled_back_step_plus_1;
 } luwu_session_info;
 /* Sets *info; `info->struct_size` is input. Local: no RPC except that current_step and loaded are
  * as of the last reply from the daemons. */
@@ -295,7 +315,7 @@ LUWU_API int32_t luwu_begin_step(luwu_session session, uint64_t step, const luwu
 typedef struct luwu_commit_result {
   uint32_t struct_size;
   int32_t outcome;    /* luwu_outcome */
-  int32_t durability; /* 1: memory (survives workers) */
+  int32_t durability; /* luwu_durability that this step has reached on all nodes */
   uint32_t reserved;
   char culprit[512]; /* outcome skipped or failed: what and whose, in words; else "" */
   /* Of all gradients of the step over all nodes, after reduction and unscaling, before clipping.

@@ -63,6 +63,9 @@ struct JobSpec {
   uint64_t rounding_seed = 0;
   double initial_accumulator = 0;
   LossScaling loss_scaling = {};
+  uint32_t durable_every = 0;  // steps from one durable point to the next; 0: there is none
+  luwu_durability durability = LUWU_MEMORY;
+  uint64_t memory_bytes = 0;
 };
 
 // The C form of a JobSpec, which must outlive it.
@@ -100,6 +103,9 @@ class CJobSpec {
     spec_.loss_scale_growth_factor = from.loss_scaling.growth_factor;
     spec_.loss_scale_backoff_factor = from.loss_scaling.backoff_factor;
     spec_.loss_scale_growth_interval = from.loss_scaling.growth_interval;
+    spec_.durable_every = from.durable_every;
+    spec_.durability = from.durability;
+    spec_.memory_bytes = from.memory_bytes;
   }
   CJobSpec(const CJobSpec&) = delete;
   CJobSpec& operator=(const CJobSpec&) = delete;

@@ -10,8 +10,8 @@ from luwu.errors import (
     AccessError, AlreadyExistsError, ArgumentError, BadHandleError, CancelledError, CorruptError,
     DeadlineError, FencedError, InternalError, JobFailedError, LayerClosedError, LibraryError,
     LuwuError, NodeLostError, NotFoundError, RankTakenError, ResourceExhaustedError, RetryableError,
-    SchemaMismatchError, SessionLostError, StaleEpochError, StaleVersionError, StateError,
-    StepMismatchError, UnavailableError, UnsupportedError, WorkerLostError,
+    RolledBackError, SchemaMismatchError, SessionLostError, StaleEpochError, StaleVersionError,
+    StateError, StepMismatchError, UnavailableError, UnsupportedError, WorkerLostError,
 )
 from luwu.jobs import delete_job
 from luwu.library import library_version, set_log_sink
@@ -29,8 +29,9 @@ __all__ = [
     "FencedError", "HyperParameters", "InternalError", "JobFailedError", "JobSpec",
     "LayerClosedError", "LayerSpec", "LibraryError", "Lion", "LossScaling", "LuwuError", "Memory",
     "NodeLostError", "NotFoundError", "Operation", "Piece", "RankTakenError",
-    "ResourceExhaustedError", "RetryableError", "SGD", "SchemaMismatchError", "Segment", "Session",
-    "SessionInfo", "SessionLostError", "Settings", "StaleEpochError", "StaleVersionError",
-    "StateError", "StepMismatchError", "TensorSpec", "UnavailableError", "UnsupportedError",
-    "WorkerLostError", "delete_job", "layer_of", "library_version", "set_log_sink",
+    "ResourceExhaustedError", "RetryableError", "RolledBackError", "SGD", "SchemaMismatchError",
+    "Segment", "Session", "SessionInfo", "SessionLostError", "Settings", "StaleEpochError",
+    "StaleVersionError", "StateError", "StepMismatchError", "TensorSpec", "UnavailableError",
+    "UnsupportedError", "WorkerLostError", "delete_job", "layer_of", "library_version",
+    "set_log_sink",
 ]

@@ -66,7 +66,8 @@ class CJobSpec(Sized):
         ("rounding_seed", c_uint64), ("initial_accumulator", c_double),
         ("loss_scale_initial", c_double), ("loss_scale_growth_factor", c_double),
         ("loss_scale_backoff_factor", c_double), ("loss_scale_growth_interval", c_uint32),
-        ("accumulates", c_uint32),
+        ("accumulates", c_uint32), ("durable_every", c_uint32), ("durability", c_int32),
+        ("memory_bytes", c_uint64),
     ]
 
 
@@ -93,7 +94,7 @@ class CSessionInfo(Sized):
         ("struct_size", c_uint32), ("nodes", c_uint32), ("current_step", c_uint64),
         ("fetched_bytes", c_uint64), ("pushed_bytes", c_uint64), ("retries", c_uint64),
         ("created", c_uint32), ("loaded", c_uint32), ("shm_nodes", c_uint32),
-        ("operations", c_uint32), ("loss_scale", c_double),
+        ("operations", c_uint32), ("loss_scale", c_double), ("rolled_back_step_plus_1", c_uint64),
     ]
 
 

@@ -10,7 +10,7 @@ from luwu.errors import ArgumentError
 from luwu.optimizers import (
     KINDS, MASTER_FORMATS, STATE_PRECISIONS, HyperParameters, LossScaling,
 )
-from luwu.specs import CLIP_SCOPES, UPDATE_MODES, JobSpec, LayerSpec, TensorSpec
+from luwu.specs import CLIP_SCOPES, DURABILITIES, UPDATE_MODES, JobSpec, LayerSpec, TensorSpec
 
 _REDUCTIONS = {"sum": 1, "mean": 2}
 _NON_FINITE = {"skip": 1, "fail": 2}
@@ -73,6 +73,9 @@ def c_job(job: JobSpec) -> _ffi.CJobSpec:
         amsgrad=int(getattr(job.optimizer, "amsgrad", False)),
         rounding_seed=fits(job.optimizer.rounding_seed, 64, "rounding_seed"),
         accumulates=int(job.accumulates),
+        durable_every=fits(job.durable_every, 32, "durable_every"),
+        durability=DURABILITIES[job.durability],
+        memory_bytes=fits(job.memory_bytes, 64, "memory_bytes"),
         initial_accumulator=getattr(job.optimizer, "initial_accumulator_value", 0.0),
         **_loss_scaling(job.loss_scaling))
 

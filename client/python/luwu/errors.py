@@ -17,6 +17,8 @@ on which object, and what to do.
 
 from __future__ import annotations
 
+import re
+
 
 class LuwuError(RuntimeError):
     """Base of all errors. ``code`` is a ``luwu_status`` number, or 0 for errors found in Python."""
@@ -171,6 +173,20 @@ class JobFailedError(SessionLostError):
     code = -403
 
 
+class RolledBackError(SessionLostError):
+    """The job has gone back to a durable point: open a new session and go on from its current step.
+
+    ``step`` is the step it went back to, ``None`` when that was not known yet.
+    """
+
+    code = -404
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message, code)
+        found = re.search(r"rolled back to step (\d+)", message)
+        self.step: int | None = int(found.group(1)) if found else None
+
+
 class CorruptError(LuwuError):
     """Bytes are not what was written."""
 
@@ -190,7 +206,7 @@ _EXACT: dict[int, type[LuwuError]] = {
         AccessError, StateError, LayerClosedError, StaleVersionError, StepMismatchError,
         RankTakenError, ResourceExhaustedError, AlreadyExistsError, DeadlineError, WorkerLostError,
         UnavailableError, CancelledError, FencedError, NodeLostError, StaleEpochError,
-        JobFailedError, CorruptError, InternalError,
+        JobFailedError, RolledBackError, CorruptError, InternalError,
     )
 }
 _RANGES: dict[int, type[LuwuError]] = {

@@ -20,14 +20,16 @@ from luwu.buffers import Segments
 from luwu.cstructs import c_hyper, c_job, fits, text
 from luwu.operations import Operation, milliseconds
 from luwu.optimizers import HyperParameters
-from luwu.specs import JobSpec
+from luwu.specs import DURABILITIES, JobSpec
 
 _TRANSPORTS = {"auto": 0, "shm": 1, "tcp": 2}
 _VERIFY = {"tcp": 0, "always": 1, "never": 2}
 _QUANTITIES = {"master": 1, "moment1": 2, "moment2": 3, "moment3": 4}
+_DURABILITIES = {number: name for name, number in DURABILITIES.items()}
 _OUTCOMES = {1: "applied", 2: "skipped", 3: "failed"}
 _PIECES = 256  # first guess of the number of view pieces; the library says when it is too small
 _STATUS_BYTES_MAX = 64 << 20
+_REOPEN_PAUSE_S = 0.2
 _SLICE_S = 0.5  # how long Ctrl-C may go unnoticed
 
 
@@ -38,11 +40,13 @@ class CommitResult:
     ``grad_norm``: of all gradients over all daemons, after reduction and unscaling and before
     clipping; NaN when they are not finite. ``clip_factor``: with clip scope "global", what they
     were multiplied with; else 1. ``loss_scale``: of the next step; 1 without loss scaling.
+    ``durability``: what the step survives on all nodes: "memory", "logged" or "synced", see
+    ``luwu.JobSpec``.
     """
 
     outcome: str
     culprit: str
-    durability: int
+    durability: str
     grad_norm: float = math.nan
     clip_factor: float = 1.0
     loss_scale: float = 1.0
@@ -113,14 +117,18 @@ class Session:
             verify_served_crc=_choice("verify", verify, _VERIFY),
             timeout_ms=milliseconds(timeout_s), node_timeout_ms=milliseconds(node_timeout_s),
             fault_plan=text(fault_plan, "fault_plan") if fault_plan is not None else None)
-        handle = c_uint64()
-        _ffi.call("luwu_session_open", ctypes.byref(options), ctypes.byref(handle))
         self.job = job
         self.rank = rank
-        self._handle = handle.value
+        self._options = options
         # Keeps operations and their buffers alive until they are done. Must not lead back to this
         # object, since the finalizer holds it. Adding and discarding are atomic.
         self._operations: set[Operation] = set()
+        self._open()
+
+    def _open(self) -> None:
+        handle = c_uint64()
+        _ffi.call("luwu_session_open", ctypes.byref(self._options), ctypes.byref(handle))
+        self._handle = handle.value
         # Also runs when the interpreter exits, before the library's own end.
         self._finalizer = weakref.finalize(
             self, _close, self._handle, self._operations, os.getpid())
@@ -142,6 +150,30 @@ class Session:
         """Leaves the job. Operations under way end with ``CancelledError``; views become invalid.
         May be called again."""
         self._finalizer()
+
+    def reopen(self, timeout_s: float = 60.0) -> int:
+        """Leaves the job if that was not done, joins it again as the same rank, and returns the
+        step to go on with: what to do after ``RolledBackError`` and the other
+        ``SessionLostError``s. Waits for daemons that are down and jobs that are recovering, for
+        ``timeout_s`` at most. ``JobFailedError`` when the job was not kept."""
+        self.close()
+        end = time.monotonic() + timeout_s
+        while True:
+            try:
+                self._open()
+                break
+            except (errors.JobFailedError, errors.FencedError):
+                raise
+            except (errors.RetryableError, errors.SessionLostError):
+                if time.monotonic() + _REOPEN_PAUSE_S >= end:
+                    raise
+                time.sleep(_REOPEN_PAUSE_S)
+        if self.info().created:
+            self.close()
+            raise errors.JobFailedError(
+                f"job {self.job.name!r} was not kept by the daemons: it had no durable points "
+                "(durable_every) or was deleted; an empty one of that name has just been made")
+        return self.current_step
 
     def info(self) -> SessionInfo:
         """Counters and the step to begin next. No round trip."""
@@ -253,7 +285,8 @@ class Session:
                 if end - time.monotonic() <= 0.0:
                     raise
         return CommitResult(_OUTCOMES.get(result.outcome, f"unknown ({result.outcome})"),
-                            result.culprit.decode("utf-8", "replace"), result.durability,
+                            result.culprit.decode("utf-8", "replace"),
+                            _DURABILITIES.get(result.durability, str(result.durability)),
                             result.grad_norm, result.clip_factor, result.loss_scale)
 
     # ---- fetch ----------------------------------------------------------------------------------

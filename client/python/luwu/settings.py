@@ -14,8 +14,9 @@ class Settings:
     job, in which daemons may have to set up its memory. ``load_timeout_s``: how long to wait for
     the weights of rank ``loader_rank``. ``held``: dtype of the gradient sums that deferred and
     speculative updates hold ("fp32", "bf16" or the full names). ``accumulates``: memory for
-    gradient sums, for ``optimizer.accumulate()`` without ``micro_batches``. The others are as in
-    ``luwu.Session`` and ``luwu.JobSpec``.
+    gradient sums, for ``optimizer.accumulate()`` without ``micro_batches``. ``resume_timeout_s``:
+    how long ``optimizer.resume()`` waits for daemons and their jobs to come back. The others are as
+    in ``luwu.Session`` and ``luwu.JobSpec``.
     """
 
     prefetch: int = 1
@@ -36,3 +37,7 @@ class Settings:
     slots_per_worker: int | None = None
     overflow_bytes: int | None = None
     accumulates: bool = False
+    durable_every: int = 0
+    durability: str = "memory"
+    memory_bytes: int = 0
+    resume_timeout_s: float = 300.0

@@ -14,6 +14,7 @@ from typing import Sequence, Union
 from luwu.optimizers import SGD, AdamW, HyperParameters, LossScaling
 
 UPDATE_MODES = {"auto": 0, "immediate": 1, "deferred": 2, "speculative": 3}
+DURABILITIES = {"memory": 1, "logged": 2, "synced": 3}
 CLIP_SCOPES = {"none": 1, "global": 2, "group": 3, "layer": 4}
 
 
@@ -95,6 +96,12 @@ class JobSpec:
     ``None`` keeps it where the update mode needs it.
     ``accumulates``: memory for a float32 sum of each shard, so that several micro-steps can be
     pushed before layers are closed; without it only as far as slots and ``overflow_bytes`` go.
+    ``durable_every``: every so many steps weights and state are written to the daemons' disks, so
+    that the job can come back to that step (a durable point) after a crash; 0: never.
+    ``durability``: what the commit before a point waits for: "memory" (points are made in the
+    background), "logged" (survives the daemons' processes) or "synced" (survives power loss).
+    ``memory_bytes``: most memory that the job takes on each node, with the rest of its state on
+    disk; 0: what the node has left.
     """
 
     name: str
@@ -115,9 +122,13 @@ class JobSpec:
     clip_scope: str = "none"
     loss_scaling: LossScaling | None = None
     accumulates: bool = False
+    durable_every: int = 0
+    durability: str = "memory"
+    memory_bytes: int = 0
 
     def __post_init__(self) -> None:
-        for name, known in (("update_mode", UPDATE_MODES), ("clip_scope", CLIP_SCOPES)):
+        for name, known in (("update_mode", UPDATE_MODES), ("clip_scope", CLIP_SCOPES),
+                            ("durability", DURABILITIES)):
             if getattr(self, name) not in known:
                 raise ValueError(
                     f"{name} {getattr(self, name)!r} is not one of {', '.join(known)}")

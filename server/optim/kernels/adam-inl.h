@@ -30,11 +30,14 @@ struct AdamRule {
     V32 step, root;
   };
 
-  HWY_INLINE void Decay(Block* gradient, Block* master) const {
+  HWY_INLINE void Decay(Pair* gradient, Pair* master) const {
     const F32 d;
-    *master = Scale(*master, hn::Set(d, scalars.decay));
+    const V32 decay = hn::Set(d, scalars.decay);
+    *master = {hn::Mul(master->even, decay), hn::Mul(master->odd, decay)};
     if (scalars.has_l2) {
-      *gradient = Add(*gradient, Scale(*master, hn::Set(d, scalars.l2)));
+      const V32 l2 = hn::Set(d, scalars.l2);
+      gradient->even = hn::Add(gradient->even, hn::Mul(master->even, l2));
+      gradient->odd = hn::Add(gradient->odd, hn::Mul(master->odd, l2));
     }
   }
   HWY_INLINE void Begin(V32 gradient, V32& mean, V32& square, V32& largest, Rest& rest) const {

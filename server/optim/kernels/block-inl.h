@@ -128,9 +128,6 @@ HWY_INLINE V32 InterleaveHigh(const Pair& x) { return hn::InterleaveUpper(F32(),
 
 #endif  // HWY_SCALAR
 
-HWY_INLINE Block Join(const Pair& low, const Pair& high) {
-  return {low.even, low.odd, high.even, high.odd};
-}
 HWY_INLINE Pair Low(const Block& x) { return {x.a, x.b}; }
 HWY_INLINE Pair High(const Block& x) { return {x.c, x.e}; }
 
@@ -206,13 +203,21 @@ inline bool AreAllBFloat16(std::span<const GradientSource> sources) {
   return true;
 }
 
+template <bool kStream>
+HWY_INLINE void StoreVector(V32 value, float* target) {
+  if constexpr (kStream) {
+    hn::Stream(value, F32(), target);
+  } else {
+    hn::StoreU(value, F32(), target);
+  }
+}
+template <bool kStream = false>
 HWY_INLINE void StoreBlock(const Block& x, float* target) {
-  const F32 d;
-  const uint64_t n = hn::Lanes(d);
-  hn::StoreU(x.a, d, target);
-  hn::StoreU(x.b, d, target + n);
-  hn::StoreU(x.c, d, target + 2 * n);
-  hn::StoreU(x.e, d, target + 3 * n);
+  const uint64_t n = hn::Lanes(F32());
+  StoreVector<kStream>(x.a, target);
+  StoreVector<kStream>(x.b, target + n);
+  StoreVector<kStream>(x.c, target + 2 * n);
+  StoreVector<kStream>(x.e, target + 3 * n);
 }
 
 // x - x is +0 for finite x and NaN otherwise: the bits of `seen` stay zero while all is finite.

@@ -43,7 +43,13 @@ struct SumArgs {
   std::byte* held = nullptr;  // at the same element as the sources
   DType held_dtype = DType::kFloat32;
   bool all_bfloat16 = false;  // the sources: the usual case, which has a shorter loop
+  bool stream_held = false;   // past the caches; not when it is a source as well, and cached
 };
+
+inline SumArgs MakeSumArgs(std::span<const GradientSource> gradients, float scale, std::byte* held,
+                           DType held_dtype) {
+  return {gradients, scale, held, held_dtype, AreAllBFloat16(gradients), held != gradients[0].data};
+}
 
 // Out of line, in tile.cc: what the usual pass does not need.
 //
@@ -132,6 +138,15 @@ HWY_INLINE void PrefetchSources(std::span<const GradientSource> sources, uint64_
   }
 }
 
+HWY_INLINE void HoldFloats(const SumArgs& args, uint64_t at, const Block& sum) {
+  float* to = AsFloats(args.held) + at;
+  if (args.stream_held && IsAligned64(args.held + at * sizeof(float))) {
+    StoreBlock<true>(sum, to);
+  } else {
+    StoreBlock<false>(sum, to);
+  }
+}
+
 // The scaled sum of the block at element `at` of the sources, `element` of its tile; kPaired: as
 // two pairs.
 template <bool kPaired>
@@ -142,102 +157,21 @@ HWY_INLINE Block TakeSum(const SumArgs& args, uint64_t at, uint64_t element, Nor
     AddBlockSquares(pairs, element, norm);
     return kPaired ? pairs : Interleave(pairs);
   }
-  Block sum = SumBlock(args.gradients, at);
+  Block sum = args.all_bfloat16 ? Interleave(SumBFloat16Pairs(args.gradients, at))
+                                : SumBlock(args.gradients, at);
   if (args.held != nullptr) {
-    Block rounded = sum;  // a copy, so that `sum` itself can stay in registers
-    HoldBlock(args, at, &rounded);
-    sum = rounded;
+    if (args.held_dtype == DType::kFloat32) {
+      HoldFloats(args, at, sum);
+    } else {
+      Block rounded = sum;  // a copy, so that `sum` itself can stay in registers
+      HoldBlock(args, at, &rounded);
+      sum = rounded;
+    }
   }
   sum = Scale(sum, scale);
   const Block pairs = Deinterleave(sum);
   AddBlockSquares(pairs, element, norm);
   return kPaired ? pairs : sum;
-}
-
-template <bool kStream>
-HWY_INLINE void StoreVector(V32 value, float* target) {
-  if constexpr (kStream) {
-    hn::Stream(value, F32(), target);
-  } else {
-    hn::StoreU(value, F32(), target);
-  }
-}
-
-// bf16 in the upper halves of the lanes, to nearest even; the lower halves are anything. Not NaN.
-HWY_INLINE VU HighBFloat16(V32 value) {
-  const U32 d;
-  const auto bits = hn::BitCast(d, value);
-#if HWY_TARGET == HWY_AVX3
-  const __mmask16 odd = _mm512_test_epi32_mask(bits.raw, _mm512_set1_epi32(0x10000));
-  const __m512i rounded = _mm512_add_epi32(bits.raw, _mm512_set1_epi32(0x7FFF));
-  return VU{_mm512_mask_sub_epi32(rounded, odd, rounded, _mm512_set1_epi32(-1))};
-#else
-  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d, 1));
-  return hn::Add(hn::Add(bits, hn::Set(d, 0x7FFF)), odd);
-#endif
-}
-
-// Quiet NaNs that HighBFloat16 leaves as they are.
-HWY_INLINE V32 WithShortNaN(V32 value) {
-  const U32 d;
-  const auto bits = hn::Or(hn::BitCast(d, value), hn::Set(d, 0x400000));
-  const auto quiet = hn::BitCast(F32(), hn::And(bits, hn::Set(d, 0xFFFF0000u)));
-  return hn::IfThenElse(hn::IsNaN(value), quiet, value);
-}
-HWY_INLINE Block WithShortNaNs(const Block& x) {
-  return {WithShortNaN(x.a), WithShortNaN(x.b), WithShortNaN(x.c), WithShortNaN(x.e)};
-}
-HWY_INLINE bool MayHoldNaN(const Block& x) {
-  const V32 sum = hn::Add(hn::Add(x.a, x.b), hn::Add(x.c, x.e));
-  return !hn::AllFalse(F32(), hn::IsNaN(sum));
-}
-
-template <bool kStream>
-HWY_INLINE void ServePair(V32 low, V32 high, uint16_t* target) {
-#if HWY_TARGET == HWY_SCALAR
-  StoreBFloat16(low, target);
-  StoreBFloat16(high, target + 1);
-#else
-  const hn::Repartition<uint16_t, U32> d;
-  const auto pair =
-      hn::ConcatOdd(d, hn::BitCast(d, HighBFloat16(high)), hn::BitCast(d, HighBFloat16(low)));
-  if constexpr (kStream) {
-    hn::Stream(pair, d, target);
-  } else {
-    hn::StoreU(pair, d, target);
-  }
-#endif
-}
-
-// Converts a block of masters to the served dtype; kStream asks for a target on 64 bytes, kPaired
-// says that the block is two pairs.
-template <bool kStream, bool kPaired>
-HWY_INLINE void ServeBlock(Block x, DType dtype, std::byte* target) {
-  const uint64_t n = hn::Lanes(F32());
-  if (HWY_LIKELY(dtype == DType::kBFloat16)) {
-    if (HWY_UNLIKELY(MayHoldNaN(x))) x = WithShortNaNs(x);
-    if constexpr (kPaired) {
-      StorePairs16<kStream>(UpperHalves(HighBFloat16(x.a), HighBFloat16(x.b)), AsHalves(target));
-      StorePairs16<kStream>(UpperHalves(HighBFloat16(x.c), HighBFloat16(x.e)),
-                            AsHalves(target) + 2 * n);
-    } else {
-      ServePair<kStream>(x.a, x.b, AsHalves(target));
-      ServePair<kStream>(x.c, x.e, AsHalves(target) + 2 * n);
-    }
-    return;
-  }
-  if constexpr (kPaired) x = Interleave(x);
-  if (dtype == DType::kFloat32) {
-    StoreVector<kStream>(x.a, AsFloats(target));
-    StoreVector<kStream>(x.b, AsFloats(target) + n);
-    StoreVector<kStream>(x.c, AsFloats(target) + 2 * n);
-    StoreVector<kStream>(x.e, AsFloats(target) + 3 * n);
-  } else {
-    StoreFloat16(x.a, AsHalves(target));
-    StoreFloat16(x.b, AsHalves(target) + n);
-    StoreFloat16(x.c, AsHalves(target) + 2 * n);
-    StoreFloat16(x.e, AsHalves(target) + 3 * n);
-  }
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,13 +1,10 @@
-// What happens to the arrays of one tile: decode the state of a vector, hand it to the optimizer's
-// rule, encode it, serve the master. update-inl.h says what a rule is and walks over the tiles.
+// What happens to one tile: the sum of a block of gradients, the optimizer's rule on each pair of
+// vectors, new state, the served copy. update-inl.h says what a rule is and walks over the tiles.
 // Included once per SIMD target by update-inl.h; no state.
-#include "server/optim/kernels/tile_arrays.h"
-#include "server/optim/registry.h"
-
 #include <hwy/highway.h>
 
-#include "server/optim/kernels/state-inl.h"
-#include "server/optim/kernels/tile-inl.h"
+#include "server/optim/kernels/serve-inl.h"
+#include "server/optim/kernels/tile_state-inl.h"
 
 #if defined(LUWU_OPTIM_KERNELS_TILE_KERNEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LUWU_OPTIM_KERNELS_TILE_KERNEL_INL_H_
@@ -21,224 +18,149 @@ namespace luwu::optim {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A rule in one choice of formats: its tile kernel. kStream: fp32 arrays are written past the
-// caches, others to a scratch tile in the cache.
+// What a rule in parts leaves for later; nothing for a rule in one part.
+struct NoRest {};
+template <class Rule>
+struct RestOf {
+  using Type = NoRest;
+};
+template <class Rule>
+requires requires { typename Rule::Rest; }
+struct RestOf<Rule> {
+  using Type = typename Rule::Rest;
+};
+
+// A rule in one choice of formats: its tile kernel.
 template <class Rule, StatePrecision kPrecision, bool kSplit, bool kStream>
 class TileKernel {
  public:
-  static constexpr uint32_t kArrays = 1 + Rule::kMoments;
-  static constexpr bool kIs8 = kPrecision == StatePrecision::kBlockwise8 && Rule::kMoments > 0;
-  // Whether pairs are even and odd elements (when an array is not fp32), not two halves in order.
-  static constexpr bool kPaired =
-      kSplit || (kPrecision != StatePrecision::kFloat32 && Rule::kMoments > 0);
-  static constexpr StateFormat Format(uint32_t array) {
-    if (array == 0) return kSplit ? StateFormat::kLow16 : StateFormat::kFloat32;
-    return FormatOf(kPrecision, Rule::kRoles[array - 1]);
-  }
+  using State = TileState<Rule, kPrecision, kSplit, kStream>;
+  static constexpr bool kInParts = requires { typename Rule::Rest; };
 
+  // A rule in parts is finished for a pair while the next one has begun: the division unit, which
+  // such rules wait for, then always has something to do, and what waits for it does not fill up
+  // the CPU's window.
   HWY_INLINE static void Run(const Rule& rule, const RoundingKey& key, const SumArgs& sources,
                              const TileArrays& tile, NormLanes* norm) {
-    const uint64_t served_bytes = DTypeBytes(tile.served_dtype);
+    const uint64_t half = 2 * hn::Lanes(F32());
     const bool prefetch = sources.gradients.size() >= kPrefetchSourcesMin;
-    Pending pending;
+    const Work work = {rule, key, tile, DTypeBytes(tile.served_dtype)};
+    typename State::Pending pending;
     for (V32& largest : pending.largest) largest = hn::Zero(F32());
     NormVectors squares;
     Load(*norm, &squares);
+    Begun late = {};
     for (uint64_t i = 0; i < tile.count; i += BlockElements()) {
       if (prefetch && i % kStep == 0) {
         PrefetchSources(sources.gradients, tile.at + i);
-        Prefetch(tile, i);
+        State::Prefetch(tile, i);
       }
-      Block block = TakeSum<kPaired>(sources, tile.at + i, i, &squares);
-      block = UpdateBlock({rule, key, tile}, i, block, pending);
-      if constexpr (!kSplit) {
-        std::byte* served = tile.served + i * served_bytes;
-        if (tile.stream_served) {
-          ServeBlock<true, kPaired>(block, tile.served_dtype, served);
-        } else {
-          ServeBlock<false, kPaired>(block, tile.served_dtype, served);
-        }
+      const Block gradient = TakeSum<State::kPaired>(sources, tile.at + i, i, &squares);
+      const Begun soon = Begin(work, i, Low(gradient));
+      if constexpr (kInParts) {
+        StoreMoments(work, i, soon, &pending);
+        if (i > 0) FinishAndServe(work, i - half, late);
+        late = Begin(work, i + half, High(gradient));
+        StoreMoments(work, i + half, late, &pending);
+        FinishAndServe(work, i, soon);
+      } else {
+        late = Begin(work, i + half, High(gradient));
+        const Pair low = Finish(work, i, soon), high = Finish(work, i + half, late);
+        StoreMoments(work, i, soon, &pending);
+        StoreMoments(work, i + half, late, &pending);
+        ServeBoth(work, i, low, high);
       }
     }
+    if constexpr (kInParts) FinishAndServe(work, tile.count - half, late);
     Store(squares, norm);
-    if constexpr (kIs8) EncodePending(key, tile, pending);
+    if constexpr (State::kIs8) State::EncodePending(key, tile, pending);
   }
 
  private:
-  // Values of 8-bit arrays between the update and the scale of their block.
-  struct Pending {
-    alignas(64) float values[kIs8 ? Rule::kMoments : 1][kIs8 ? kQuantBlock : 1];
-    V32 largest[kStateArraysMax - 1];
-  };
-
-  HWY_INLINE static void Prefetch(const TileArrays& tile, uint64_t at) {
-    if constexpr (kSplit) PrefetchStep<2>(tile.served_in + 2 * at);
-    PrefetchArrays(tile, at, std::make_integer_sequence<uint32_t, kArrays>());
-  }
-  template <uint32_t... kArray>
-  HWY_INLINE static void PrefetchArrays(const TileArrays& tile, uint64_t at,
-                                        std::integer_sequence<uint32_t, kArray...>) {
-    (PrefetchStep<FormatBytes(Format(kArray))>(tile.in[kArray] + FormatBytes(Format(kArray)) * at),
-     ...);
-  }
-
   struct Work {
     const Rule& rule;
     const RoundingKey& key;
     const TileArrays& tile;
+    uint64_t served_bytes;
   };
-  struct Moments {
-    Block first, second, third;
+  struct Begun {
+    Pair master, first, second, third;
+    typename RestOf<Rule>::Type even, odd;
   };
 
-  // Takes the gradient and returns the new master.
-  HWY_INLINE static Block UpdateBlock(const Work& work, uint64_t i, Block gradient,
-                                      Pending& pending) {
-    const auto& [rule, key, tile] = work;
-    const uint64_t next = i + 2 * hn::Lanes(F32());
+  // The rule, as far as the moments of the pair at `i` of the tile.
+  HWY_INLINE static Begun Begin(const Work& work, uint64_t i, Pair gradient) {
+    const auto& [rule, key, tile, served_bytes] = work;
     const V32 zero = hn::Zero(F32());
-    const Block zeros = {zero, zero, zero, zero};
-    Block master = Join(LoadMaster(tile, i), LoadMaster(tile, next));
-    Moments moments = {zeros, zeros, zeros};
-    auto& [first, second, third] = moments;
-    if constexpr (kArrays > 1) first = Join(LoadMoment<1>(tile, i), LoadMoment<1>(tile, next));
-    if constexpr (kArrays > 2) second = Join(LoadMoment<2>(tile, i), LoadMoment<2>(tile, next));
-    if constexpr (kArrays > 3) third = Join(LoadMoment<3>(tile, i), LoadMoment<3>(tile, next));
-    ApplyRule(rule, gradient, &master, &moments);
-    StoreMaster(Low(master), tile, i);
-    StoreMaster(High(master), tile, next);
-    if constexpr (kArrays > 1) StoreMoments<1>(first, key, tile, i, pending);
-    if constexpr (kArrays > 2) StoreMoments<2>(second, key, tile, i, pending);
-    if constexpr (kArrays > 3) StoreMoments<3>(third, key, tile, i, pending);
+    const Pair zeros = {zero, zero};
+    Begun begun = {State::LoadMaster(tile, i), zeros, zeros, zeros, {}, {}};
+    auto& [master, first, second, third, even, odd] = begun;
+    if constexpr (State::kArrays > 1) first = State::template LoadMoment<1>(tile, i);
+    if constexpr (State::kArrays > 2) second = State::template LoadMoment<2>(tile, i);
+    if constexpr (State::kArrays > 3) third = State::template LoadMoment<3>(tile, i);
+    if constexpr (kInParts) {
+      rule.Decay(&gradient, &master);
+      rule.Begin(gradient.even, first.even, second.even, third.even, even);
+      rule.Begin(gradient.odd, first.odd, second.odd, third.odd, odd);
+    } else {
+      rule(gradient.even, master.even, first.even, second.even, third.even);
+      rule(gradient.odd, master.odd, first.odd, second.odd, third.odd);
+    }
+    return begun;
+  }
+
+  HWY_INLINE static void StoreMoments(const Work& work, uint64_t i, const Begun& begun,
+                                      typename State::Pending* pending) {
+    const auto& [rule, key, tile, served_bytes] = work;
+    if constexpr (State::kArrays > 1) {
+      State::template StoreMoment<1>(begun.first, key, tile, i, pending);
+    }
+    if constexpr (State::kArrays > 2) {
+      State::template StoreMoment<2>(begun.second, key, tile, i, pending);
+    }
+    if constexpr (State::kArrays > 3) {
+      State::template StoreMoment<3>(begun.third, key, tile, i, pending);
+    }
+  }
+
+  // Stores the new master and returns it.
+  HWY_INLINE static Pair Finish(const Work& work, uint64_t i, Begun begun) {
+    Pair& master = begun.master;
+    if constexpr (kInParts) {
+      work.rule.Divide(begun.even);
+      work.rule.Divide(begun.odd);
+      work.rule.End(begun.even, master.even);
+      work.rule.End(begun.odd, master.odd);
+    }
+    State::StoreMaster(master, work.tile, i);
     return master;
   }
-
-  // A rule in parts has each of them done for the whole block before the next: what waits for the
-  // division unit then does not fill up the CPU's window.
-  HWY_INLINE static void ApplyRule(const Rule& rule, Block gradient, Block* master,
-                                   Moments* moments) {
-    auto& [first, second, third] = *moments;
-    if constexpr (requires { typename Rule::Rest; }) {
-      typename Rule::Rest a, b, c, e;
-      rule.Decay(&gradient, master);
-      rule.Begin(gradient.a, first.a, second.a, third.a, a);
-      rule.Begin(gradient.b, first.b, second.b, third.b, b);
-      rule.Begin(gradient.c, first.c, second.c, third.c, c);
-      rule.Begin(gradient.e, first.e, second.e, third.e, e);
-      rule.Divide(a);
-      rule.Divide(b);
-      rule.Divide(c);
-      rule.Divide(e);
-      rule.End(a, master->a);
-      rule.End(b, master->b);
-      rule.End(c, master->c);
-      rule.End(e, master->e);
+  HWY_INLINE static void FinishAndServe(const Work& work, uint64_t i, const Begun& begun) {
+    Pair master = Finish(work, i, begun);
+    if constexpr (kSplit) return;  // StoreMaster has served it
+    if (HWY_UNLIKELY(MayHoldNaN(master)) && work.tile.served_dtype == DType::kBFloat16) {
+      master = WithShortNaNs(master);
+    }
+    ServePair(work, i, master);
+  }
+  // The two pairs of a block: one look for NaNs.
+  HWY_INLINE static void ServeBoth(const Work& work, uint64_t i, Pair low, Pair high) {
+    if constexpr (kSplit) return;
+    if (HWY_UNLIKELY(MayHoldNaN(low, high)) && work.tile.served_dtype == DType::kBFloat16) {
+      low = WithShortNaNs(low);
+      high = WithShortNaNs(high);
+    }
+    ServePair(work, i, low);
+    ServePair(work, i + 2 * hn::Lanes(F32()), high);
+  }
+  HWY_INLINE static void ServePair(const Work& work, uint64_t i, const Pair& master) {
+    const TileArrays& tile = work.tile;
+    std::byte* served = tile.served + i * work.served_bytes;
+    if (tile.stream_served) {
+      Serve<true, State::kPaired>(master, tile.served_dtype, served);
     } else {
-      rule(gradient.a, master->a, first.a, second.a, third.a);
-      rule(gradient.b, master->b, first.b, second.b, third.b);
-      rule(gradient.c, master->c, first.c, second.c, third.c);
-      rule(gradient.e, master->e, first.e, second.e, third.e);
+      Serve<false, State::kPaired>(master, tile.served_dtype, served);
     }
-  }
-
-  HWY_INLINE static Pair LoadFloats(const std::byte* array, uint64_t i) {
-    const F32 d;
-    const float* from = AsFloats(array) + i;
-    const V32 low = hn::LoadU(d, from), high = hn::LoadU(d, from + hn::Lanes(d));
-    if constexpr (kPaired) return Deinterleave(low, high);
-    return {low, high};
-  }
-  HWY_INLINE static void StoreFloats(const Pair& value, std::byte* array, uint64_t i) {
-    float* to = AsFloats(array) + i;
-    StoreVector<kStream>(kPaired ? InterleaveLow(value) : value.even, to);
-    StoreVector<kStream>(kPaired ? InterleaveHigh(value) : value.odd, to + hn::Lanes(F32()));
-  }
-
-  HWY_INLINE static Pair LoadMaster(const TileArrays& tile, uint64_t i) {
-    if constexpr (kSplit) {
-      return LoadSplit(AsHalves(tile.served_in) + i, AsHalves(tile.in[0]) + i);
-    } else {
-      return LoadFloats(tile.in[0], i);
-    }
-  }
-  HWY_INLINE static void StoreMaster(const Pair& master, const TileArrays& tile, uint64_t i) {
-    if constexpr (kSplit) {
-      StoreSplit(master, AsHalves(tile.served) + i, AsHalves(tile.out[0]) + i);
-    } else {
-      StoreFloats(master, tile.out[0], i);
-    }
-  }
-
-  template <uint32_t kArray>
-  HWY_INLINE static void StoreMoments(const Block& value, const RoundingKey& key,
-                                      const TileArrays& tile, uint64_t i, Pending& pending) {
-    StoreMoment<kArray>(Low(value), key, tile, i, pending);
-    StoreMoment<kArray>(High(value), key, tile, i + 2 * hn::Lanes(F32()), pending);
-  }
-
-  HWY_INLINE static VU Random(const RoundingKey& key, uint32_t array, const TileArrays& tile,
-                              uint64_t i) {
-    return RandomPairs(key.arrays[array - 1], tile.index + static_cast<uint32_t>(i));
-  }
-
-  template <uint32_t kArray>
-  HWY_INLINE static Pair LoadMoment(const TileArrays& tile, uint64_t i) {
-    constexpr StateFormat kFormat = Format(kArray);
-    if constexpr (kFormat == StateFormat::kFloat32) {
-      return LoadFloats(tile.in[kArray], i);
-    } else if constexpr (kFormat == StateFormat::kBFloat16) {
-      return LoadBFloat16Pair(tile.in[kArray] + 2 * i);
-    } else {
-      constexpr bool kSign = kFormat == StateFormat::kSigned8;
-      const Pair share = Decode8<kSign>(LoadCodes(AsCodes(tile.in[kArray]) + i));
-      const V32 scale = hn::Set(F32(), tile.scale_in[kArray]);
-      return {hn::Mul(share.even, scale), hn::Mul(share.odd, scale)};
-    }
-  }
-  template <uint32_t kArray>
-  HWY_INLINE static void StoreMoment(const Pair& value, const RoundingKey& key,
-                                     const TileArrays& tile, uint64_t i, Pending& pending) {
-    constexpr StateFormat kFormat = Format(kArray);
-    if constexpr (kFormat == StateFormat::kFloat32) {
-      StoreFloats(value, tile.out[kArray], i);
-    } else if constexpr (kFormat == StateFormat::kBFloat16) {
-      const VU rounded = RoundToBFloat16(value, Random(key, kArray, tile, i));
-      StorePairs16(rounded, AsHalves(tile.out[kArray]) + i);
-    } else {
-      constexpr bool kSign = kFormat == StateFormat::kSigned8;
-      V32& largest = pending.largest[kArray - 1];
-      largest = hn::Max(largest, kSign ? hn::Abs(value.even) : value.even);
-      largest = hn::Max(largest, kSign ? hn::Abs(value.odd) : value.odd);
-      float* to = pending.values[kArray - 1] + i;
-      hn::Store(value.even, F32(), to);
-      hn::Store(value.odd, F32(), to + hn::Lanes(F32()));
-    }
-  }
-
-  HWY_INLINE static void EncodePending(const RoundingKey& key, const TileArrays& tile,
-                                       const Pending& pending) {
-    const F32 d;
-    V32 inverse[kStateArraysMax - 1];
-    for (uint32_t k = 0; k < Rule::kMoments; ++k) {
-      const float largest = hn::GetLane(hn::MaxOfLanes(d, pending.largest[k]));
-      const float scale = ScaleOfBlock(largest);
-      *tile.scale_out[k + 1] = scale;
-      inverse[k] = hn::Set(d, 1.0f / scale);
-    }
-    for (uint64_t i = 0; i < tile.count; i += 2 * hn::Lanes(d)) {
-      EncodeMoment<1>(key, tile, i, pending, inverse);
-      if constexpr (kArrays > 2) EncodeMoment<2>(key, tile, i, pending, inverse);
-      if constexpr (kArrays > 3) EncodeMoment<3>(key, tile, i, pending, inverse);
-    }
-  }
-  template <uint32_t kArray>
-  HWY_INLINE static void EncodeMoment(const RoundingKey& key, const TileArrays& tile, uint64_t i,
-                                      const Pending& pending, const V32* inverse) {
-    const F32 d;
-    const float* from = pending.values[kArray - 1] + i;
-    const Pair value = {hn::Load(d, from), hn::Load(d, from + hn::Lanes(d))};
-    Encode8<Format(kArray) == StateFormat::kSigned8>(
-        value, inverse[kArray - 1], Random(key, kArray, tile, i), AsCodes(tile.out[kArray]) + i);
   }
 };
 

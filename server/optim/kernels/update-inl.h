@@ -5,7 +5,7 @@
 // A rule is a struct with `static constexpr` members kMoments (0..3), kRoles (an array of
 // StateRole, kMoments long, at least 1) and kHas8Bit (whether blockwise8 is built), and
 //   void operator()(V32 gradient, V32& master, V32& first, V32& second, V32& third) const
-// or, to have a block of four vectors done part by part, a type Rest and what AdamRule has.
+// or, to have it done part by part, a type Rest and what AdamRule has (Decay, Begin, Divide, End).
 // It may use only operations that round once (Add, Sub, Mul, Div, Sqrt, QuotientOfRoot), never
 // MulAdd, or the bits would depend on the target. RunUpdate is all that an optimizer calls.
 // Included once per SIMD target by each optimizer; no state.
@@ -39,8 +39,8 @@ class RangeKernel {
   // By value: no store through `out` can alias the rule, so it stays in registers.
   HWY_NOINLINE static UpdateOutcome Run(const Rule rule, const RoundingKey key,
                                         const UpdateRange& range) {
-    const SumArgs sources = {range.gradients, range.gradient_scale, range.held, range.held_dtype,
-                             AreAllBFloat16(range.gradients)};
+    const SumArgs sources =
+        MakeSumArgs(range.gradients, range.gradient_scale, range.held, range.held_dtype);
     NormLanes norm;
     const bool out_of_place = range.in.data[0] != range.out.data[0];
     for (uint64_t at = 0; at < range.count;) {
@@ -66,12 +66,13 @@ class RangeKernel {
  private:
   template <bool kStream>
   using Kernel = TileKernel<Rule, kPrecision, kSplit, kStream>;
-  static constexpr uint32_t kArrays = Kernel<false>::kArrays;
+  using State = typename Kernel<false>::State;
+  static constexpr uint32_t kArrays = State::kArrays;
 
   // Streamed arrays that are not fp32 pass through a scratch tile.
   static constexpr bool NeedsScratch() {
     for (uint32_t k = 0; k < kArrays; ++k) {
-      if (Kernel<true>::Format(k) != StateFormat::kFloat32) return true;
+      if (State::Format(k) != StateFormat::kFloat32) return true;
     }
     return false;
   }
@@ -80,7 +81,7 @@ class RangeKernel {
   HWY_INLINE static uint64_t SpanAt(const UpdateRange& range, uint64_t at, bool stream) {
     const uint64_t first = range.first + at;
     const uint64_t left = range.count - at;
-    const bool by_tile = Kernel<false>::kIs8 || (stream && NeedsScratch());
+    const bool by_tile = State::kIs8 || (stream && NeedsScratch());
     if (!by_tile && first % kQuantBlock == 0 && left >= kQuantBlock) {
       return left / kQuantBlock * kQuantBlock;
     }
@@ -97,10 +98,10 @@ class RangeKernel {
     TileArrays tile;
     tile.index = static_cast<uint32_t>(first);
     for (uint32_t k = 0; k < kArrays; ++k) {
-      const uint64_t offset = first * FormatBytes(Kernel<false>::Format(k));
+      const uint64_t offset = first * FormatBytes(State::Format(k));
       tile.in[k] = range.in.data[k] + offset;
       tile.out[k] = range.out.data[k] + offset;
-      if (Kernel<false>::kIs8 && k > 0) {
+      if (State::kIs8 && k > 0) {
         tile.scale_in[k] = *ScaleAt(range.in.data[k], range, first);
         tile.scale_out[k] = ScaleAt(range.out.data[k], range, first);
       }
@@ -127,12 +128,12 @@ class RangeKernel {
     alignas(64) std::byte scratch[kStateArraysMax][kQuantBlock * 2];
     TileArrays streamed = tile;
     for (uint32_t k = 0; k < kArrays; ++k) {
-      if (Kernel<true>::Format(k) != StateFormat::kFloat32) streamed.out[k] = scratch[k];
+      if (State::Format(k) != StateFormat::kFloat32) streamed.out[k] = scratch[k];
     }
     Kernel<true>::Run(rule, key, sources, streamed, norm);
     for (uint32_t k = 0; k < kArrays; ++k) {
-      if (Kernel<true>::Format(k) == StateFormat::kFloat32) continue;
-      StreamTile(scratch[k], tile.count * FormatBytes(Kernel<true>::Format(k)), tile.out[k]);
+      if (State::Format(k) == StateFormat::kFloat32) continue;
+      StreamTile(scratch[k], tile.count * FormatBytes(State::Format(k)), tile.out[k]);
     }
   }
 
@@ -145,14 +146,14 @@ class RangeKernel {
     alignas(64) std::byte served[kQuantBlock * 4] = {};
     SumPadded(sources, tile.at, tile.count, sum);
     const GradientSource summed = {std::as_bytes(std::span(sum)).data(), DType::kFloat32};
-    const SumArgs padded_sum = {std::span(&summed, 1), sources.scale, nullptr, DType::kFloat32,
-                                false};
+    const SumArgs padded_sum =
+        MakeSumArgs(std::span(&summed, 1), sources.scale, nullptr, DType::kFloat32);
     const uint64_t served_bytes = tile.count * DTypeBytes(tile.served_dtype);
     TileArrays padded = tile;
     padded.at = 0;
     padded.count = AlignUp(tile.count, kStep);
     for (uint32_t k = 0; k < kArrays; ++k) {
-      std::memcpy(state[k], tile.in[k], tile.count * FormatBytes(Kernel<false>::Format(k)));
+      std::memcpy(state[k], tile.in[k], tile.count * FormatBytes(State::Format(k)));
       padded.in[k] = padded.out[k] = state[k];
     }
     if (kSplit) std::memcpy(served, tile.served_in, served_bytes);
@@ -160,7 +161,7 @@ class RangeKernel {
     padded.stream_served = false;
     Kernel<false>::Run(rule, key, padded_sum, padded, norm);
     for (uint32_t k = 0; k < kArrays; ++k) {
-      std::memcpy(tile.out[k], state[k], tile.count * FormatBytes(Kernel<false>::Format(k)));
+      std::memcpy(tile.out[k], state[k], tile.count * FormatBytes(State::Format(k)));
     }
     std::memcpy(tile.served, served, served_bytes);
   }

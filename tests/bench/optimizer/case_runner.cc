@@ -130,6 +130,7 @@ void CaseRunner::UpdateShard(const CaseShard& shard) const {
     range.served_in = swapped_ ? shard.served_next : shard.served;
     range.served = swapped_ ? shard.served : shard.served_next;
     range.served_dtype = case_.served_dtype;
+    range.stream_served = true;  // as the stream may
     range.held = held;
     optim::ApplyUpdate(case_.optimizer, hyper_, applied_, range);
   }

@@ -90,6 +90,15 @@ TEST_F(OptionsTest, HelpGoesToStdoutAndNamesTheExitCodes) {
   EXPECT_EQ(error_, "");
 }
 
+TEST_F(OptionsTest, ExportIsOfTheJobOrOfACheckpointWithAName) {
+  EXPECT_EQ(Parse({"export", "job", "/out"}), std::nullopt);
+  EXPECT_EQ(options_.checkpoint, "");
+  EXPECT_EQ(Parse({"export", "job", "/out", "--checkpoint", "best"}), std::nullopt);
+  EXPECT_EQ(options_.checkpoint, "best");
+  EXPECT_EQ(options_.path, "/out");
+  EXPECT_EQ(Parse({"export", "job", "/out", "--checkpoint", ""}), kExitUsage);
+}
+
 TEST_F(OptionsTest, DeleteTakesItsJob) {
   EXPECT_EQ(Parse({"delete", "gpt", "--force"}), std::nullopt);
   EXPECT_EQ(options_.command, Command::kDelete);

@@ -54,6 +54,8 @@ class FakeControl final : v1::JobService::Service, v1::SessionService::Service {
     return OkStatus();
   };
 
+  std::function<Status(v1::DescribeJobResponse*)> on_describe = [](auto*) { return OkStatus(); };
+
   uint64_t heartbeats() LUWU_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return heartbeats_;
@@ -83,6 +85,10 @@ class FakeControl final : v1::JobService::Service, v1::SessionService::Service {
     reply->set_loaded(loaded);
     reply->set_current_step(step);
     return grpc::Status::OK;
+  }
+  grpc::Status Describe(grpc::ServerContext* context, const v1::DescribeJobRequest*,
+                        v1::DescribeJobResponse* reply) override {
+    return rpc::ToGrpc(context, on_describe(reply), name_);
   }
   grpc::Status Delete(grpc::ServerContext* context, const v1::DeleteJobRequest* request,
                       v1::DeleteJobResponse*) override {

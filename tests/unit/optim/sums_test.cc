@@ -1,4 +1,5 @@
 // Squared norms and held sums.
+#include <array>
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -44,7 +45,7 @@ struct Sums {
 
 // Where an update keeps the sum.
 struct Held {
-  std::vector<std::byte>* bytes = nullptr;
+  std::byte* data = nullptr;
   DType dtype = DType::kFloat32;
 };
 
@@ -65,7 +66,7 @@ UpdateOutcome Update(const Sums& sums, uint64_t first, float scale, Held held,
   range.in = range.out;
   range.served = served.data();
   range.served_dtype = DType::kBFloat16;
-  range.held = held.bytes == nullptr ? nullptr : held.bytes->data();
+  range.held = held.data;
   range.held_dtype = held.dtype;
   return ApplyUpdate(spec, hyper, 0, range);
 }
@@ -106,20 +107,30 @@ TEST(SquaredNorm, HoldsSquaresThatFloatCannot) {
   EXPECT_NEAR(outcome.squared_norm / (2 * 9e76), 1, 1e-6);
 }
 
+// On 64 bytes the sum is written past the caches, elsewhere it is not.
 TEST(HeldSum, IsTheUnscaledSumAndChangesNothingElse) {
+  alignas(64) std::array<std::byte, 4 * 1111 + 128> memory;
   ForEachTarget([&](const std::string& target) {
     SCOPED_TRACE(target);
     for (const uint64_t count : {1, 63, 64, 100, 256, 300, 1111}) {
-      const Sums sums(count, DType::kFloat16, 3);
-      std::vector<std::byte> held(4 * count + 1, std::byte{7});
-      std::vector<float> plain, masters;
-      Update(sums, 0, 0.25f, {}, &plain);
-      Update(sums, 0, 0.25f, {&held, DType::kFloat32}, &masters);
-      EXPECT_TRUE(SameBits(plain, masters));
-      for (uint64_t i = 0; i < count; ++i) {
-        ASSERT_EQ(Bits(Get<float>(held, i)), Bits(ScalarSum(sums.gradients, i, 1)));
+      for (const auto& [dtype, skew] : {std::pair(DType::kFloat16, 64),
+                                        {DType::kBFloat16, 64},
+                                        {DType::kFloat16, 68},
+                                        {DType::kBFloat16, 68}}) {
+        const Sums sums(count, dtype, 3);
+        memory.fill(std::byte{7});
+        std::byte* held = memory.data() + skew;
+        std::vector<float> plain, masters;
+        Update(sums, 0, 0.25f, {}, &plain);
+        Update(sums, 0, 0.25f, {held, DType::kFloat32}, &masters);
+        EXPECT_TRUE(SameBits(plain, masters));
+        const std::vector<std::byte> bytes(held, held + 4 * count);
+        for (uint64_t i = 0; i < count; ++i) {
+          ASSERT_EQ(Bits(Get<float>(bytes, i)), Bits(ScalarSum(sums.gradients, i, 1)));
+        }
+        ASSERT_EQ(held[-1], std::byte{7}) << "wrote before the held sum";
+        ASSERT_EQ(held[4 * count], std::byte{7}) << "wrote beyond the held sum";
       }
-      ASSERT_EQ(held.back(), std::byte{7}) << "wrote beyond the held sum";
     }
   });
 }
@@ -132,7 +143,8 @@ TEST(HeldSum, OfBFloat16IsRoundedBeforeAllOtherUse) {
       const Sums sums(count, DType::kBFloat16, 3);
       std::vector<std::byte> held(2 * count + 1, std::byte{7}), again(2 * count);
       std::vector<float> at_once, later;
-      const UpdateOutcome outcome = Update(sums, 0, 0.3f, {&held, DType::kBFloat16}, &at_once);
+      const UpdateOutcome outcome =
+          Update(sums, 0, 0.3f, {held.data(), DType::kBFloat16}, &at_once);
       for (uint64_t i = 0; i < count; ++i) {
         ASSERT_EQ(Get<uint16_t>(held, i), FloatToBFloat16(ScalarSum(sums.gradients, i, 1)));
       }

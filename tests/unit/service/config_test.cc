@@ -158,6 +158,35 @@ TEST(Config, ReportsAllErrorsAtOnce) {
   EXPECT_NE(message.find("c.toml:11:"), std::string::npos) << message;
 }
 
+TEST(Config, TakesADataDirectory) {
+  const std::string text = std::string(kGood) +
+                           "[storage]\npath = \"/var/lib/luwu\"\nengine = \"rocksdb_values\"\n"
+                           "budget = \"1TiB\"\nscrub_rate = \"10MiB\"\nwarn_percent = 50\n"
+                           "stop_checkpoints_percent = 60\nstop_percent = 70\n";
+  const StatusOr<DaemonConfig> config = ParseConfig(text, "c.toml");
+  ASSERT_TRUE(config.ok()) << ToString(config.status());
+  const StorageConfig expected = {.path = "/var/lib/luwu",
+                                  .engine = persist::Engine::kRocksdbValues,
+                                  .budget_bytes = uint64_t{1} << 40,
+                                  .warn_percent = 50,
+                                  .stop_checkpoints_percent = 60,
+                                  .stop_percent = 70,
+                                  .scrub_bytes_per_s = 10 * kMiB};
+  EXPECT_EQ(config->storage, expected);
+  const StatusOr<DaemonConfig> again = ParseConfig(DumpConfig(*config), "dump");
+  ASSERT_TRUE(again.ok()) << ToString(again.status());
+  EXPECT_EQ(*again, *config);
+}
+
+TEST(Config, RefusesADataDirectoryThatCannotBe) {
+  const auto error_of = [](const std::string& lines) {
+    return MessageOf(ParseConfig(std::string(kGood) + "[storage]\n" + lines, "c.toml").status());
+  };
+  EXPECT_NE(error_of("path = \"data\"\n").find("not an absolute path"), std::string::npos);
+  EXPECT_NE(error_of("engine = \"files\"\n").find("rocksdb_values"), std::string::npos);
+  EXPECT_NE(error_of("warn_percent = 96\n").find("must not fall"), std::string::npos);
+}
+
 TEST(Config, NeedsANodeList) {
   const std::string text = "[node]\nname = \"b\"\n[memory]\nbudget = \"512MiB\"\n";
   const StatusOr<DaemonConfig> config = ParseConfig(text, "c.toml");
@@ -213,6 +242,15 @@ TEST(QuickStart, TakesTheNextPortForData) {
   EXPECT_EQ(config->node().data_address, "127.0.0.1:7071");
   EXPECT_NE(config->node().shm_path, "");
   EXPECT_EQ(config->memory_budget_bytes, kGiB);
+}
+
+TEST(QuickStart, MakesTheDataDirectoryAbsolute) {
+  const auto config = QuickStartConfig(
+      {.listen = "127.0.0.1:7070", .memory_bytes = uint64_t{1} << 30, .data_dir = "state/../data"});
+  ASSERT_TRUE(config.ok()) << ToString(config.status());
+  EXPECT_TRUE(config->storage.path.starts_with("/"));
+  EXPECT_TRUE(config->storage.path.ends_with("/data"));
+  EXPECT_EQ(config->storage.path.find(".."), std::string::npos);
 }
 
 TEST(QuickStart, RefusesByFlag) {

@@ -88,6 +88,19 @@ class ScriptedLead final : public v1::PeerService::CallbackService {
     reactor->Finish(rpc::ToGrpc(context, answer(response), "lead"));
     return reactor;
   }
+  // By the same script.
+  grpc::ServerUnaryReactor* ReportDurable(grpc::CallbackServerContext* context,
+                                          const v1::ReportDurableRequest* request,
+                                          v1::ReportDurableResponse*) override {
+    v1::ReportStepRequest noted;
+    noted.set_job(request->job());
+    noted.set_epoch(request->epoch());
+    noted.set_step(request->step());
+    noted.set_node(request->node());
+    noted.set_nodes_fingerprint(request->nodes_fingerprint());
+    v1::ReportStepResponse unused;
+    return ReportStep(context, &noted, &unused);
+  }
 
  private:
   mutable Mutex mutex_;
@@ -134,6 +147,34 @@ class PeerReporterTest : public testing::Test {
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
+
+TEST_F(PeerReporterTest, TellsOfAStoredPointUntilTheLeadHasConfirmedIt) {
+  lead_.Script({ScriptedLead::Fail(ErrorCode::kDeadline),
+                ScriptedLead::Fail(ErrorCode::kUnavailable),
+                [](v1::ReportStepResponse*) { return OkStatus(); }});
+  const auto reporter = Reporter();
+  std::promise<Status> done;
+  reporter->ReportDurable(40, [&](const Status& status) { done.set_value(status); });
+  const Status status = done.get_future().get();
+  EXPECT_TRUE(status.ok()) << ToString(status);
+  const auto requests = lead_.requests();
+  ASSERT_EQ(requests.size(), 3u);
+  for (const v1::ReportStepRequest& request : requests) {
+    EXPECT_EQ(request.job(), "gpt");
+    EXPECT_EQ(request.epoch(), 77u);
+    EXPECT_EQ(request.step(), 40u);
+    EXPECT_EQ(request.node(), 3u);
+    EXPECT_EQ(request.nodes_fingerprint(), 1234u);
+  }
+}
+
+TEST_F(PeerReporterTest, RefusalOfAStoredPointIsToldAtOnce) {
+  lead_.Script({ScriptedLead::Fail(ErrorCode::kRolledBack)});
+  const auto reporter = Reporter();
+  std::promise<Status> done;
+  reporter->ReportDurable(40, [&](const Status& status) { done.set_value(status); });
+  EXPECT_EQ(CodeOf(done.get_future().get()), ErrorCode::kRolledBack);
+}
 
 TEST_F(PeerReporterTest, BringsTheReportThereAndTheDecisionBack) {
   lead_.Script({ScriptedLead::Decide(v1::OUTCOME_SKIPPED, "n1: layer 4")});

@@ -40,6 +40,8 @@ class StatusSnapshotTest : public testing::Test {
     sources.constants.node = "n0";
     sources.constants.memory_budget_bytes = 1000;
     sources.jobs = [this] { return std::vector<JobSnapshot>{job_}; };
+    sources.absent_jobs = [this] { return absent_; };
+    sources.storage = [this] { return storage_; };
     sources.memory_used_bytes = [this] { return used_; };
     sources.lease_ms = 1000;
     sources.clock = &clock_;
@@ -59,6 +61,8 @@ class StatusSnapshotTest : public testing::Test {
   FakeClock clock_;
   JobSnapshot job_;
   uint64_t used_ = 0;
+  std::vector<AbsentJob> absent_;
+  persist::StorageSnapshot storage_;
   StatusCollector collector_;
 };
 
@@ -80,6 +84,34 @@ TEST_F(StatusSnapshotTest, ALostWorkerIsNamedByRankHostAndPid) {
   for (const char* part : {"gpt", "rank 1", "gpu-1", "pid 101"}) {
     EXPECT_NE(check.summary.find(part), std::string::npos) << check.summary;
   }
+}
+
+TEST_F(StatusSnapshotTest, AJobThatIsRecoveringIsAWarningAndALostOneAnError) {
+  absent_ = {{.name = "old", .epoch = 7, .phase = JobPhase::kRecovering, .detail = "node n1"}};
+  StatusCheck check = OnlyCheck();
+  EXPECT_EQ(check.name, "JOB_RECOVERING");
+  EXPECT_EQ(check.severity, Severity::kWarn);
+  EXPECT_NE(check.summary.find("old"), std::string::npos);
+  EXPECT_NE(check.summary.find("node n1"), std::string::npos);
+  absent_[0].phase = JobPhase::kLost;
+  check = OnlyCheck();
+  EXPECT_EQ(check.name, "JOB_LOST");
+  EXPECT_EQ(check.severity, Severity::kErr);
+}
+
+TEST_F(StatusSnapshotTest, StorageThatIsFullFailedOrDamagedIsAnError) {
+  storage_.path = "/data";
+  storage_.full = "4096 bytes are missing";
+  EXPECT_EQ(OnlyCheck().name, "STORAGE_FULL");
+  storage_.full.reset();
+  storage_.failed = "fsync: Input/output error";
+  EXPECT_NE(OnlyCheck().summary.find("Input/output"), std::string::npos);
+  storage_.failed.clear();
+  storage_.damaged = {"job gpt shard 1", "job gpt shard 2"};
+  const StatusCheck check = OnlyCheck();
+  EXPECT_EQ(check.name, "STORAGE_DAMAGED");
+  EXPECT_EQ(check.severity, Severity::kErr);
+  EXPECT_NE(check.summary.find("shard 2"), std::string::npos);
 }
 
 TEST_F(StatusSnapshotTest, AFailedJobIsAnError) {

@@ -129,6 +129,7 @@ TEST(JobDeferred, TheNextStepsGradientsQueueBehindAnUpdateThatIsPending) {
   const auto b = Gradient(0.25f);
   Reader reader(play.world.job(), 0);
   EXPECT_EQ(play.Step(0, AdamHyper(0.01), a, b).outcome, Outcome::kApplied);
+  play.AwaitPublished(1, 2);  // nothing is pending for layer 1
   play.Begin(1, AdamHyper(0.5));
   play.Push(1, 0, b);
   play.Push(1, 1, a);

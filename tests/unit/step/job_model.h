@@ -20,7 +20,8 @@ namespace luwu {
 
 class JobModel {
  public:
-  explicit JobModel(const JobSpec& spec) : spec_(spec) {
+  // `spec` outlives it.
+  explicit JobModel(const JobSpec& spec) : spec_(&spec) {
     for (const LayerSpec& layer : spec.layers) {
       arrays_.push_back(std::vector<std::vector<float>>(3, std::vector<float>(layer.elements)));
     }
@@ -72,7 +73,7 @@ class JobModel {
   }
 
   float Scale(float loss_scale, double factor) const {
-    const double workers = spec_.reduction == Reduction::kMean ? spec_.world_size : 1;
+    const double workers = spec_->reduction == Reduction::kMean ? spec_->world_size : 1;
     return static_cast<float>(1.0 / workers / double(loss_scale) * factor);
   }
 
@@ -82,8 +83,8 @@ class JobModel {
   void ForEachSum(const Use& use) {
     for (auto& [key, contributions] : pushed_) {
       std::sort(contributions.begin(), contributions.end());
-      const LayerSpec& layer = spec_.layers[key.first];
-      const ShardRange range = RangeOfShard(layer.elements, spec_.shard_elements, key.second);
+      const LayerSpec& layer = spec_->layers[key.first];
+      const ShardRange range = RangeOfShard(layer.elements, spec_->shard_elements, key.second);
       for (const TensorSpec& tensor : layer.tensors) {
         for (uint64_t i = range.first; i < range.first + range.elements; ++i) {
           if (!tensor.trainable || i < tensor.offset || i >= tensor.offset + tensor.shape[0]) {
@@ -91,9 +92,9 @@ class JobModel {
           }
           float sum = -0.0f;  // -0 + x is x
           for (const auto& [micro_step, rank, values] : contributions) {
-            sum += Rounded(spec_.gradient_dtype, (*values)[i]);
+            sum += Rounded(spec_->gradient_dtype, (*values)[i]);
           }
-          use(key.first, tensor, key.second, i, Rounded(spec_.held_dtype, sum));
+          use(key.first, tensor, key.second, i, Rounded(spec_->held_dtype, sum));
         }
       }
     }
@@ -101,7 +102,7 @@ class JobModel {
 
   void Rule(const HyperParameters& h, uint64_t applied, float g, std::array<float*, 3> state) {
     const auto [p, m, v] = state;
-    if (spec_.optimizer.kind == OptimizerKind::kAdamW) {
+    if (spec_->optimizer.kind == OptimizerKind::kAdamW) {
       const double t = double(applied) + 1;
       *p = *p * float(1 - h.lr * h.weight_decay);
       *m = *m * float(h.beta1) + float(1 - h.beta1) * g;
@@ -118,7 +119,7 @@ class JobModel {
     *p = *p - float(h.lr) * g;
   }
 
-  const JobSpec& spec_;
+  const JobSpec* spec_;
   std::vector<std::vector<std::vector<float>>> arrays_;  // by layer and array
   std::map<std::pair<uint32_t, uint32_t>, std::vector<Contribution>> pushed_;
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> applied_;

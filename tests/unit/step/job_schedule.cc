@@ -11,6 +11,7 @@
 
 #include "common/wire/shard_header.h"
 #include "server/optim/optimizer.h"
+#include "server/store/residency_plan.h"
 
 namespace luwu {
 
@@ -83,6 +84,19 @@ JobSpec RandomSpec(std::mt19937& random) {
   return spec;
 }
 
+uint64_t TightMemory(const JobSpec& spec, std::mt19937& random) {
+  const ShardMap map(spec, Placement(fakes::NodeList(1), spec), 0);
+  const JobFootprint footprint = FootprintOf(spec, map);
+  return footprint.total() - footprint.state_bytes + LeastRoomBytes(spec, map) +
+         random() % (footprint.state_bytes / 2 + 1);
+}
+
+void AddLayers(std::mt19937& random, uint32_t count, JobSpec* spec) {
+  for (uint32_t i = 0; i < count; ++i) {
+    spec->layers.push_back(RandomLayer(random, "more" + std::to_string(i)));
+  }
+}
+
 void RandomizeState(std::mt19937& random, JobSpec* spec) {
   OptimizerSpec& optimizer = spec->optimizer;
   optimizer.kind = static_cast<OptimizerKind>(1 + random() % 5);
@@ -100,8 +114,8 @@ JobSchedule::JobSchedule(const JobSpec& spec, const ScheduleOptions& options)
     : options_(options),
       plan_(options.seed),
       random_(options.order_seed),
-      world_(spec),
-      spec_(world_.job().spec()),
+      world_(spec, uint64_t{1} << 30, options.storage),
+      spec_(spec),
       model_(spec_),
       loss_scale_(InitialLossScale(spec_.loss_scaling)) {
   const double limits[] = {0, 0.5, 5, 50, 500};
@@ -123,12 +137,17 @@ JobSchedule::JobSchedule(const JobSpec& spec, const ScheduleOptions& options)
 }
 
 void JobSchedule::Run() {
+  ASSERT_TRUE(world_.status().ok()) << ToString(world_.status());
   ASSERT_NO_FATAL_FAILURE(Compare(0));
-  for (uint32_t rank = 0; rank < spec_.world_size; ++rank) {
-    workers_[rank].fake = world_.Join(rank, 0, Draw(2) == 0);
-    ASSERT_TRUE(workers_[rank].fake->open_status().ok());
-  }
+  ASSERT_NO_FATAL_FAILURE(JoinAll());
   for (uint64_t step = 0; step < options_.steps; ++step) {
+    past_.insert_or_assign(step, Past{model_, plan_, loss_scale_, skipped_});
+    if (options_.crashes && Draw(3) == 0 && !options_.storage->Points().empty()) {
+      step = Crash();
+      ASSERT_TRUE(world_.status().ok()) << ToString(world_.status());
+      ASSERT_NO_FATAL_FAILURE(Compare(step));
+      ASSERT_NO_FATAL_FAILURE(JoinAll());
+    }
     PlanStep(step);
     ASSERT_NO_FATAL_FAILURE(PlayStep(step));
     ASSERT_NO_FATAL_FAILURE(EndModelStep(step));
@@ -137,6 +156,28 @@ void JobSchedule::Run() {
       ASSERT_NO_FATAL_FAILURE(Compare(step + 1));
     }
   }
+}
+
+void JobSchedule::JoinAll() {
+  for (uint32_t rank = 0; rank < spec_.world_size; ++rank) {
+    workers_[rank].restarts = 0;
+    workers_[rank].fake = world_.Join(rank, 0, Draw(2) == 0);
+    ASSERT_TRUE(workers_[rank].fake->open_status().ok());
+  }
+}
+
+// The step that comes next.
+uint64_t JobSchedule::Crash() {
+  for (Worker& worker : workers_) worker.fake.reset();
+  const persist::Point point = options_.storage->Points().back();
+  world_.Crash(point);
+  const Past& past = past_.at(point.step);
+  model_ = past.model;
+  plan_ = past.plan;
+  loss_scale_ = past.loss_scale;
+  skipped_ = past.skipped;
+  ++crashes_;
+  return point.step;
 }
 
 void JobSchedule::PlanStep(uint64_t step) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/fakes/job_world.h"
+#include "tests/fakes/memory_storage.h"
 #include "tests/unit/step/job_model.h"
 
 namespace luwu {
@@ -30,7 +31,15 @@ struct ScheduleOptions {
   std::optional<uint32_t> straggler = {};
   bool model = true;  // compare with it; else only what readers see is kept
   std::function<void(uint64_t, StepDecision*)> change_decision = {};
+  // The job gets this storage, and memory for a part of its state only.
+  std::shared_ptr<fakes::MemoryStorage> storage = nullptr;
+  // Between two steps at random the daemon crashes and goes back to the newest point.
+  bool crashes = false;
 };
+
+void AddLayers(std::mt19937& random, uint32_t count, JobSpec* spec);
+// Least memory, and a random share of what the rest of the state would take.
+uint64_t TightMemory(const JobSpec& spec, std::mt19937& random);
 
 // A job of a few tiny layers: gaps, frozen tensors, a frozen layer, groups, any dtype, update mode
 // and clip scope, AdamW or SGD with fp32 state and masters in any format.
@@ -48,8 +57,16 @@ class JobSchedule {
   std::vector<float> State();
   fakes::JobWorld& world() { return world_; }
   uint64_t skipped() const { return skipped_; }
+  uint64_t crashes() const { return crashes_; }
 
  private:
+  // What was known before a step.
+  struct Past {
+    JobModel model;
+    std::mt19937 plan;
+    float loss_scale = 1;
+    uint64_t skipped = 0;
+  };
   struct Worker {
     std::unique_ptr<fakes::FakeWorker> fake;
     uint64_t restarts = 0;
@@ -57,6 +74,8 @@ class JobSchedule {
     std::vector<fakes::Push> queue;  // of these, what is not sent yet; from the back
   };
 
+  void JoinAll();
+  uint64_t Crash();
   void PlanStep(uint64_t step);
   void PlanLayer(uint64_t step, uint32_t layer, uint32_t rank);
   void SpoilOne();
@@ -81,7 +100,7 @@ class JobSchedule {
   std::mt19937 plan_;
   std::mt19937 random_;
   fakes::JobWorld world_;
-  const JobSpec& spec_;
+  const JobSpec spec_;
   JobModel model_;
   std::vector<HyperParameters> groups_;
   std::vector<Worker> workers_;
@@ -91,6 +110,8 @@ class JobSchedule {
   float loss_scale_ = 1;
   uint64_t skipped_ = 0;
   uint64_t idle_turns_ = 0;
+  uint64_t crashes_ = 0;
+  std::map<uint64_t, Past> past_;  // by step
 };
 
 }  // namespace luwu

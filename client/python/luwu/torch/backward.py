@@ -183,6 +183,18 @@ class Backward:
                 self._session.close_layer(unit.index, self._settings.call_timeout_s)
                 unit.closed = True
 
+    def forget(self) -> None:
+        """The session has ended: nothing of this step will be sent any more."""
+        for unit in self._units:
+            if unit.pushing is not None:
+                unit.pushing.settle(self._settings.call_timeout_s)
+            unit.pushing = None
+            for tensor in unit.trainable:
+                tensor.parameter.grad = None
+        self._in_flight.clear()
+        self._error = None
+        self._active = False
+
     def reset_step(self) -> None:
         """The step is committed."""
         self.end_pass()  # a forward whose backward never came

@@ -201,7 +201,8 @@ def job_spec(options: JobOptions, plans: Sequence[UnitPlan], settings: Settings)
             reduction=settings.reduction, on_non_finite=settings.on_non_finite,
             keep_undo_state=settings.keep_undo_state, held=DType.parse(settings.held),
             shard_elements=settings.shard_elements, slots_per_worker=settings.slots_per_worker,
-            overflow_bytes=settings.overflow_bytes)
+            overflow_bytes=settings.overflow_bytes, durable_every=settings.durable_every,
+            durability=settings.durability, memory_bytes=settings.memory_bytes)
     except ValueError as error:
         raise ArgumentError(str(error)) from None
 

@@ -19,7 +19,11 @@ from luwu.torch.masters import Masters
 from luwu.torch.residency import Residency
 from luwu.settings import Settings
 from luwu.torch.steps import GroupValues, Steps
+from luwu.torch.transfer import repeat
 from luwu.torch.unit import Unit
+
+
+_WAIT_S = 5.0  # how long Ctrl-C may go unnoticed
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self.module = module
         self.session = session
         self._units = units
+        self._settings = settings
         self._scales_loss = session.job.loss_scaling is not None
         self._warned_of_early_step = False
         self._steps = Steps(session, settings, self._group_values)
@@ -322,6 +327,24 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     def prefetch_misses(self) -> int:
         """Wrong guesses since ``offload``."""
         return self._residency.predictor.misses
+
+    def resume(self, timeout_s: float | None = None) -> int:
+        """Joins the job again after ``RolledBackError``, ``NodeLostError`` or another
+        ``SessionLostError``, and returns the step to go on with: feed the batches of that step
+        next. It may be earlier than the one that was under way, when the job went back to a durable
+        point. Waits up to ``timeout_s`` (``settings.resume_timeout_s``) for daemons that are down
+        and for the job to be recovered. What was fetched, and gradients of the step that was under
+        way, are dropped. ``JobFailedError`` when the job was not kept."""
+        self._check_weights_unused("resume()")
+        with self._residency.gate:
+            self.session.close()  # ends what is under way
+            self._backward.forget()
+            self._residency.forget()
+            self._backward.reset_step()
+            self._steps.restart(self.session.reopen(
+                self._settings.resume_timeout_s if timeout_s is None else timeout_s))
+            repeat(lambda: self.session.wait_loaded(_WAIT_S), self._settings.load_timeout_s)
+            return self._steps.current
 
     def restore(self) -> None:
         """Turns the module back into an ordinary one with the present weights; then ``close``."""

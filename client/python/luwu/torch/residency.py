@@ -78,6 +78,18 @@ class Residency:
             for storage in unit.storages:
                 storage.release()
 
+    def forget(self) -> None:
+        """After the session has ended: waits for what may still write, and lets all memory go."""
+        for unit in self._units:
+            for transfer in (unit.fetching, unit.stray):
+                if transfer is not None:
+                    transfer.settle(self._settings.call_timeout_s)
+            unit.fetching = unit.stray = None
+            unit.resident = False
+            unit.version = -1
+            for storage in unit.storages:
+                storage.release()
+
     def release_idle(self, keep: Unit | None = None) -> None:
         """Releases every unit that is not in use: guesses that did not come true."""
         for unit in self._units:

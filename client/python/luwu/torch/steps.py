@@ -32,6 +32,11 @@ class Steps:
     def begun(self) -> bool:
         return self._sent is not None
 
+    def restart(self, step: int) -> None:
+        """The session is a new one; ``step`` is the step to begin next."""
+        self.current = step
+        self._sent = None
+
     def begin(self) -> None:
         """Opens the current step with the present hyper-parameters, once."""
         if self._sent is not None:

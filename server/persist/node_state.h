@@ -1,0 +1,89 @@
+// What is true of the whole data directory: whether writes may go on, what waits for space, how
+// much of the budget is taken, what was counted. Shared by everything in this module; thread-safe.
+//
+// Waiting for space: an attempt that fails with kResourceExhausted is made again every half second,
+// until it succeeds, fails otherwise, or the storage stops (kCancelled). Attempts of callers that
+// must not block are made on the thread "luwu-space".
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/sync.h"
+
+namespace luwu::persist {
+
+class NodeState {
+ public:
+  using Attempt = std::function<Status()>;
+
+  NodeState();
+  ~NodeState();
+
+  // OK, kCorrupt after Fail, kCancelled after Stop.
+  Status Usable() const;
+  // For ever: until the process is started again.
+  void Fail(const std::string& why);
+  std::string failed() const;
+  // Something that was stored is not what it was. Logged, and remembered for the status.
+  void ReportDamage(const std::string& what);
+  std::vector<std::string> damaged() const;
+
+  // Waits end; later ones are refused.
+  void Stop();
+  // Blocks as long as the disk is full.
+  Status RetryWhileFull(const Attempt& attempt);
+  // Does not block: the first attempt is made soon, on the thread. Once the storage has stopped,
+  // the attempt is made once more, and Usable tells it so.
+  void RetryLater(Attempt attempt);
+  // Set while something waits: what is missing, and where.
+  std::optional<std::string> full() const;
+  uint64_t waiting() const;
+
+  // Bytes of payload. A limit of zero is none.
+  void set_stop_bytes(uint64_t bytes) { stop_bytes_ = bytes; }
+  // kResourceExhausted when that would go above the limit.
+  Status TakeBudget(uint64_t bytes);
+  void GiveBudget(uint64_t bytes) { used_bytes_ -= bytes; }
+  void AddUsed(uint64_t bytes) {
+    used_bytes_ += bytes;
+  }  // recovery: it is there, whatever the limit
+  uint64_t used_bytes() const { return used_bytes_; }
+
+  std::atomic<uint64_t> read_bytes{0};
+  std::atomic<uint64_t> written_bytes{0};
+  std::atomic<uint64_t> scrubbed_bytes{0};
+  std::atomic<uint64_t> scrub_cycles{0};
+
+ private:
+  struct Waiter {
+    Attempt attempt;
+    bool counted = false;  // in waiting_: the first attempt has failed
+  };
+  void Run();
+  void Waits(const std::string& what) LUWU_REQUIRES(mutex_);
+  void WaitsNoMore() LUWU_REQUIRES(mutex_);
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool stopped_ LUWU_GUARDED_BY(mutex_) = false;
+  bool ending_ LUWU_GUARDED_BY(mutex_) = false;
+  std::string failed_ LUWU_GUARDED_BY(mutex_);
+  std::deque<std::string> damaged_ LUWU_GUARDED_BY(mutex_);
+  std::string full_ LUWU_GUARDED_BY(mutex_);
+  uint64_t waiting_ LUWU_GUARDED_BY(mutex_) = 0;
+  std::vector<Waiter> arrived_ LUWU_GUARDED_BY(mutex_);
+
+  std::atomic<uint64_t> stop_bytes_{0};
+  std::atomic<uint64_t> used_bytes_{0};
+  std::thread thread_;  // last: it uses the rest
+};
+
+}  // namespace luwu::persist

@@ -1,0 +1,59 @@
+// Named checkpoints of a job, on its lead node: makes a point of the open step on all nodes while
+// training goes on and keeps it under a name; lists, drops and goes back to such points.
+//
+// How a checkpoint comes to be: the decision of the open step s is held for as long as it takes to
+// ask every node for a point of s (a node that updates in place can do that for s + 1 only), then
+// let go; the nodes store, and when all have, each keeps the point. Should a newer point have
+// replaced it before that, it is made once more with the decision held until the end.
+//
+// Calls block; they run on the queue "luwu-points", one at a time.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "server/persist/generation.h"
+#include "server/service/job_registry.h"
+#include "server/service/peer_client.h"
+#include "server/service/recovery_driver.h"
+
+namespace luwu {
+
+class CheckpointMaker {
+ public:
+  // All outlive this. `recovery` may be null on a node without a data directory.
+  CheckpointMaker(JobRegistry* registry, PeerClient* peers, RecoveryDriver* recovery)
+      : registry_(registry), peers_(peers), recovery_(recovery) {}
+
+  // kUnsupported on a node that is not the lead, and without a data directory; kAlreadyExists;
+  // kState while the job has no weights; kDeadline naming who has not stored its part.
+  StatusOr<persist::Checkpoint> Create(const std::string& job, const std::string& name,
+                                       TimePoint deadline);
+  // Those that all nodes have, oldest first.
+  StatusOr<std::vector<persist::Checkpoint>> List(const std::string& job);
+  // On all nodes that have it. kNotFound when none has.
+  Status Delete(const std::string& job, const std::string& name);
+  // kNotFound when some node does not have it.
+  StatusOr<persist::Point> Restore(const std::string& job, const std::string& name,
+                                   TimePoint deadline);
+
+ private:
+  enum class Hold : uint8_t { kWhileAsking, kUntilKept };
+  Status CheckPlace(const std::string& job) const;
+  StatusOr<persist::Checkpoint> TryCreate(const std::string& job, const std::string& name,
+                                          TimePoint deadline, Hold hold);
+  StatusOr<uint64_t> BeginPoint(const std::string& job, uint64_t epoch, uint64_t step);
+  Status AskForPoint(const std::string& job, uint64_t epoch, uint64_t step);
+  Status Keep(const CheckpointRequest& request);
+  std::vector<StatusOr<StoredPoints>> AskStored(const std::string& job);
+  std::vector<uint32_t> Participants() const;
+
+  JobRegistry* const registry_;
+  PeerClient* const peers_;
+  RecoveryDriver* const recovery_;
+};
+
+}  // namespace luwu

@@ -1,0 +1,115 @@
+#include "server/service/checkpoint_service.h"
+
+#include <algorithm>
+#include <string>
+
+namespace luwu {
+namespace {
+
+constexpr size_t kCheckpointNameMax = 128;
+
+// The names go into keys, tables and command lines.
+Status CheckCheckpointName(const std::string& name) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  if (name.empty() || name.size() > kCheckpointNameMax ||
+      !std::all_of(name.begin(), name.end(), allowed)) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "a checkpoint's name is 1 to {} characters of letters, digits, '.', '_', '-'",
+                 kCheckpointNameMax);
+  }
+  return OkStatus();
+}
+
+template <typename Request>
+Status CheckArguments(const ServiceContext& services, const Request& request) {
+  RETURN_IF_ERROR(services.responder.admission->Check());
+  RETURN_IF_ERROR(CheckJobName(request.job()));
+  return CheckCheckpointName(request.name());
+}
+
+void Fill(const persist::Checkpoint& checkpoint, v1::CheckpointInfo* out) {
+  out->set_name(checkpoint.name);
+  out->set_step(checkpoint.point.step);
+  out->set_created_unix_s(checkpoint.created_unix_s);
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* CheckpointServiceImpl::Create(grpc::CallbackServerContext* context,
+                                                        const v1::CreateCheckpointRequest* request,
+                                                        v1::CreateCheckpointResponse* response) {
+  const auto reply = DeferredReply::Create(context, services_.responder);
+  if (const Status status = CheckArguments(services_, *request); !status.ok()) {
+    reply->Finish(status);
+    return reply.get();
+  }
+  PostOrRefuse(services_.points_queue, reply, services_,
+               [this, reply, response, job = request->job(), name = request->name(),
+                deadline = DeadlineOf(*context, request->timeout_ms())] {
+                 if (reply->finished()) return;
+                 const auto made = services_.checkpoints->Create(job, name, deadline);
+                 reply->Finish(made.status(), [&] { Fill(*made, response->mutable_checkpoint()); });
+               });
+  return reply.get();
+}
+
+grpc::ServerUnaryReactor* CheckpointServiceImpl::List(grpc::CallbackServerContext* context,
+                                                      const v1::ListCheckpointsRequest* request,
+                                                      v1::ListCheckpointsResponse* response) {
+  const auto reply = DeferredReply::Create(context, services_.responder);
+  Status status = services_.responder.admission->Check();
+  if (status.ok()) status = CheckJobName(request->job());
+  if (!status.ok()) {
+    reply->Finish(status);
+    return reply.get();
+  }
+  PostOrRefuse(services_.points_queue, reply, services_,
+               [this, reply, response, job = request->job()] {
+                 if (reply->finished()) return;
+                 const auto listed = services_.checkpoints->List(job);
+                 reply->Finish(listed.status(), [&] {
+                   for (const auto& checkpoint : *listed) {
+                     Fill(checkpoint, response->add_checkpoints());
+                   }
+                 });
+               });
+  return reply.get();
+}
+
+grpc::ServerUnaryReactor* CheckpointServiceImpl::Delete(grpc::CallbackServerContext* context,
+                                                        const v1::DeleteCheckpointRequest* request,
+                                                        v1::DeleteCheckpointResponse*) {
+  const auto reply = DeferredReply::Create(context, services_.responder);
+  if (const Status status = CheckArguments(services_, *request); !status.ok()) {
+    reply->Finish(status);
+    return reply.get();
+  }
+  PostOrRefuse(services_.points_queue, reply, services_,
+               [this, reply, job = request->job(), name = request->name()] {
+                 reply->Finish(services_.checkpoints->Delete(job, name));
+               });
+  return reply.get();
+}
+
+grpc::ServerUnaryReactor* CheckpointServiceImpl::Restore(
+    grpc::CallbackServerContext* context, const v1::RestoreCheckpointRequest* request,
+    v1::RestoreCheckpointResponse* response) {
+  const auto reply = DeferredReply::Create(context, services_.responder);
+  if (const Status status = CheckArguments(services_, *request); !status.ok()) {
+    reply->Finish(status);
+    return reply.get();
+  }
+  PostOrRefuse(services_.points_queue, reply, services_,
+               [this, reply, response, job = request->job(), name = request->name(),
+                deadline = DeadlineOf(*context, request->timeout_ms())] {
+                 if (reply->finished()) return;
+                 const auto point = services_.checkpoints->Restore(job, name, deadline);
+                 reply->Finish(point.status(), [&] { response->set_step(point->step); });
+               });
+  return reply.get();
+}
+
+}  // namespace luwu

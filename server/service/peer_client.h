@@ -1,0 +1,82 @@
+// What one daemon asks of the others apart from step reports: to prepare and to roll back, to make
+// points and keep them. Answers come on gRPC's threads. AskAll asks many at once and waits, which
+// is how the threads "luwu-recover" and "luwu-points" use it.
+//
+// Owned by the daemon. Thread-safe. Shutdown ends what is outstanding; every call has a deadline.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/base/sync.h"
+#include "common/tensor/placement.h"
+#include "server/cluster/recovery_round.h"
+#include "server/service/job_registry.h"
+
+namespace luwu {
+
+class PeerClient {
+ public:
+  using Done = std::function<void(Status)>;
+  using PointsDone = std::function<void(StatusOr<StoredPoints>)>;
+
+  virtual ~PeerClient() = default;
+
+  // `node` by index in the node list, another than this one. Errors name it.
+  virtual void PrepareRollback(uint32_t node, const std::string& job, uint64_t round,
+                               PointsDone done) = 0;
+  virtual void RollBack(uint32_t node, const std::string& job, uint64_t round,
+                        const persist::Point& target, Done done) = 0;
+  virtual void MakePoint(uint32_t node, const std::string& job, uint64_t epoch, uint64_t step,
+                         Done done) = 0;
+  virtual void KeepCheckpoint(uint32_t node, const CheckpointRequest& checkpoint, Done done) = 0;
+  virtual void DropCheckpoint(uint32_t node, const std::string& job, const std::string& name,
+                              Done done) = 0;
+  virtual void ListStored(uint32_t node, const std::string& job, PointsDone done) = 0;
+  // To the lead: a job that is on disk only wants to be rolled back.
+  virtual void AskRecovery(uint32_t lead, const std::string& job, uint64_t epoch, Done done) = 0;
+
+  // Later calls end at once with kCancelled, those outstanding soon.
+  virtual void Shutdown() = 0;
+};
+
+std::unique_ptr<PeerClient> MakePeerClient(std::vector<Node> nodes, uint32_t self,
+                                           uint64_t nodes_fingerprint);
+
+// Runs `start(i, done)` for i below `count` and waits until each has called its `done`.
+template <typename Result, typename Start>
+std::vector<Result> AskAll(size_t count, const Start& start) {
+  struct Gathering {
+    Mutex mutex;
+    CondVar changed;
+    size_t missing LUWU_GUARDED_BY(mutex) = 0;
+    std::vector<std::optional<Result>> results LUWU_GUARDED_BY(mutex);
+  };
+  const auto gathering = std::make_shared<Gathering>();
+  {
+    MutexLock lock(gathering->mutex);
+    gathering->missing = count;
+    gathering->results.resize(count);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    start(i, [gathering, i](Result result) {
+      MutexLock lock(gathering->mutex);
+      gathering->results[i] = std::move(result);
+      if (--gathering->missing == 0) gathering->changed.NotifyAll();
+    });
+  }
+  std::vector<Result> results;
+  MutexLock lock(gathering->mutex);
+  while (gathering->missing > 0) gathering->changed.Wait(gathering->mutex);
+  for (auto& result : gathering->results) results.push_back(*std::move(result));
+  return results;
+}
+
+}  // namespace luwu

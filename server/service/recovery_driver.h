@@ -1,0 +1,86 @@
+// Brings jobs back after a restart (docs/DURABILITY.md, "Coming back"). On the lead it carries out
+// the rounds: one for every job that is recovering here, that another node asks for, or that is to
+// go back to a checkpoint. On other nodes it asks the lead for them, again and again, until the
+// lead has come.
+//
+// One thread, "luwu-recover", so that rounds follow each other: a node that stands still delays
+// them by its calls' deadlines. Answers are logged; what a job waits for is in its status.
+//
+// Owned by the daemon, which stops it before the registry goes. Begin and Restore from any thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/base/sync.h"
+#include "server/cluster/recovery_round.h"
+#include "server/service/job_registry.h"
+#include "server/service/peer_client.h"
+
+namespace luwu {
+
+class RecoveryDriver {
+ public:
+  RecoveryDriver(JobRegistry* registry, PeerClient* peers);
+  ~RecoveryDriver();
+
+  void Start();
+  // Ends what waits. The peer client is shut down first, or this waits for its deadlines.
+  void Stop() LUWU_EXCLUDES(mutex_);
+
+  // On the lead: a node that knows the job by `epoch` wants it rolled back. Returns at once.
+  // Errors of JobRegistry::CheckRecoverable.
+  Status Begin(const std::string& job, uint64_t epoch) LUWU_EXCLUDES(mutex_);
+
+  // On the lead: rolls the job back to a checkpoint, and waits until every node serves it. The
+  // target that was reached. kNotFound without stopping the job, kDeadline (it goes on), kState
+  // while another checkpoint of the job is being restored.
+  StatusOr<persist::Point> Restore(const std::string& job, const std::string& checkpoint,
+                                   TimePoint deadline) LUWU_EXCLUDES(mutex_);
+
+ private:
+  struct Active {
+    uint64_t epoch = 0;  // of the round
+    RecoveryRound round;
+    std::string told;  // the reason that was logged last
+  };
+  // A checkpoint that somebody wants, until it has been gone back to.
+  struct Wish {
+    std::string checkpoint;
+    std::optional<StatusOr<persist::Point>> result;
+  };
+
+  void Run();
+  bool Pause(uint64_t ms) LUWU_EXCLUDES(mutex_);
+  void BeginRounds() LUWU_EXCLUDES(mutex_);
+  void StartRound(const std::string& job, std::string checkpoint,
+                  std::vector<persist::Point> excluded);
+  // True while there is something to do at once.
+  bool Advance(const std::string& job, Active& active);
+  void Ask(const std::string& job, Active& active);
+  void Conclude(const std::string& job, const Active& active) LUWU_EXCLUDES(mutex_);
+  void AskLead();
+  Status CheckCheckpoint(const std::string& job, const std::string& checkpoint);
+
+  JobRegistry* const registry_;
+  PeerClient* const peers_;
+  std::map<std::string, Active> active_;       // the thread's own
+  std::map<std::string, TimePoint> asked_at_;  // likewise, on other nodes than the lead
+  std::thread thread_;
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ LUWU_GUARDED_BY(mutex_) = false;
+  bool wanted_ LUWU_GUARDED_BY(mutex_) = false;  // something has been asked for
+  // Jobs that a node asked for, with the epoch it knows them by.
+  std::map<std::string, uint64_t> begun_ LUWU_GUARDED_BY(mutex_);
+  std::map<std::string, Wish> wishes_ LUWU_GUARDED_BY(mutex_);
+};
+
+}  // namespace luwu

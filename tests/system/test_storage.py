@@ -1,0 +1,96 @@
+"""Data directories of real daemons that stop in good order, fill up, or are damaged."""
+
+import subprocess
+import time
+
+import luwu
+import numpy as np
+import pytest
+from durable_training import LAYERS, Oracle, Trainer, gradient_of, job_of
+from programs import luwuctl
+
+RESUME_S = 10  # after space has come back
+
+
+def checks(endpoints: str) -> dict:
+    nodes = luwuctl(endpoints, "status")["nodes"]
+    return {check["name"]: check for node in nodes for check in node["status"].get("checks", [])}
+
+
+def test_a_daemon_that_is_stopped_keeps_the_open_step(start_cluster):
+    """Although the last point of the job is older: nothing has to be trained again."""
+    cluster = start_cluster(nodes=2, storage=True)
+    job = job_of("stopped", durable_every=100, durability="memory")
+    trainer = Trainer(cluster.endpoints, job, Oracle())
+    trainer.train_until(7)
+    trainer.session.close()
+    cluster.stop(0)
+    cluster.stop(1)
+    cluster.start(0)
+    cluster.start(1)
+    again = Trainer(cluster.endpoints, job, trainer.oracle)
+    assert again.step == 7
+    again.check()
+    again.train_until(9)
+    again.check()
+    again.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "luwu-test", str(folder)], capture_output=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip("mounting a tmpfs needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(path) -> None:
+    with open(path, "wb", buffering=0) as file:
+        block = bytes(65536)
+        while block:
+            try:
+                file.write(block)
+            except OSError:
+                block = block[: len(block) // 2]
+
+
+def test_a_full_disk_holds_training_back_and_lets_it_go_on(start_cluster, small_disk, tmp_path):
+    (tmp_path / "node0").mkdir()
+    (small_disk / "data").mkdir()
+    (tmp_path / "node0" / "data").symlink_to(small_disk / "data")  # the log lies elsewhere
+    cluster = start_cluster(nodes=1, storage=True, folder=tmp_path)
+    trainer = Trainer(cluster.endpoints, job_of("full", durability="synced"), Oracle())
+    trainer.train_until(3)
+    ballast = small_disk / "ballast"
+    fill(ballast)
+    session = trainer.session
+    with pytest.raises(luwu.DeadlineError):
+        for step in range(3, 5000):  # the log has space of its own for a while
+            session.begin_step(step, timeout_s=5)
+            for layer in range(LAYERS):
+                session.push(layer, gradient_of(step, layer), timeout_s=5)
+            session.commit(step, timeout_s=5)
+            trainer.step = step + 1
+    full = checks(cluster.endpoints)["STORAGE_FULL"]
+    assert full["severity"] == "SEVERITY_ERR" and full["hint"]
+    for layer in range(LAYERS):  # what is served is in memory
+        weights = session.fetch(layer, trainer.step, timeout_s=5)
+        np.testing.assert_array_equal(weights, trainer.oracle.weights(trainer.step, layer))
+    ballast.unlink()
+    result = session.commit(trainer.step, timeout_s=RESUME_S)
+    assert result.applied and result.durability == "synced"
+    trainer.step += 1
+    trainer.train_until(trainer.step + 5)
+    trainer.check()
+    assert not trainer.rollbacks  # nothing was lost, and nobody had to come back
+    end = time.monotonic() + RESUME_S
+    while "STORAGE_FULL" in checks(cluster.endpoints):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    trainer.close()

@@ -1,0 +1,164 @@
+// Which point a job goes back to, and what each answer of a node leads to.
+#include "server/cluster/recovery_round.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/fakes/job_world.h"
+
+namespace luwu {
+namespace {
+
+using Phase = RecoveryRound::Phase;
+
+constexpr uint64_t kOld = 7;
+constexpr uint64_t kOlder = 6;
+
+persist::Point PointAt(uint64_t step, uint64_t epoch = kOld) {
+  return {.step = step, .epoch = epoch};
+}
+
+StoredPoints Stored(std::vector<persist::Point> points,
+                    std::vector<persist::Checkpoint> checkpoints = {}) {
+  return {.points = std::move(points), .checkpoints = std::move(checkpoints)};
+}
+
+RecoveryRound RoundOf(uint32_t nodes, const std::string& checkpoint = "",
+                      std::vector<persist::Point> excluded = {}) {
+  return RecoveryRound({.job = "gpt",
+                        .nodes = fakes::NodeList(nodes),
+                        .lead = 0,
+                        .checkpoint = checkpoint,
+                        .excluded = std::move(excluded)});
+}
+
+TEST(RecoveryRound, GoesBackToTheNewestPointOfAll) {
+  RecoveryRound round = RoundOf(3);
+  EXPECT_EQ(round.Pending(), (std::vector<uint32_t>{0, 1, 2}));
+  round.OnPrepared(1, Stored({PointAt(10), PointAt(20)}));
+  round.OnPrepared(0, Stored({PointAt(20), PointAt(30)}));
+  EXPECT_EQ(round.Pending(), (std::vector<uint32_t>{2}));
+  EXPECT_EQ(round.phase(), Phase::kPreparing);
+  round.OnPrepared(2, Stored({PointAt(20), PointAt(30)}));
+  ASSERT_EQ(round.phase(), Phase::kRollingBack);
+  EXPECT_EQ(round.target(), PointAt(20));
+}
+
+TEST(RecoveryRound, LeadComesLast) {
+  RecoveryRound round = RoundOf(3);
+  for (uint32_t node = 0; node < 3; ++node) round.OnPrepared(node, Stored({PointAt(5)}));
+  EXPECT_EQ(round.Pending(), (std::vector<uint32_t>{1, 2}));
+  round.OnRolledBack(2, OkStatus());
+  EXPECT_EQ(round.Pending(), (std::vector<uint32_t>{1}));
+  round.OnRolledBack(1, OkStatus());
+  EXPECT_EQ(round.phase(), Phase::kRollingBackLead);
+  EXPECT_EQ(round.Pending(), (std::vector<uint32_t>{0}));
+  round.OnRolledBack(0, OkStatus());
+  EXPECT_EQ(round.phase(), Phase::kDone);
+  EXPECT_TRUE(round.Pending().empty());
+}
+
+TEST(RecoveryRound, OneNodeNeedsNobodyElse) {
+  RecoveryRound round = RoundOf(1);
+  round.OnPrepared(0, Stored({PointAt(3)}));
+  EXPECT_EQ(round.phase(), Phase::kRollingBackLead);
+  round.OnRolledBack(0, OkStatus());
+  EXPECT_EQ(round.phase(), Phase::kDone);
+}
+
+TEST(RecoveryRound, SameStepOfAnotherEpochIsAnotherPoint) {
+  RecoveryRound round = RoundOf(2);
+  round.OnPrepared(0, Stored({PointAt(10, kOlder), PointAt(20, kOld)}));
+  round.OnPrepared(1, Stored({PointAt(10, kOlder), PointAt(20, kOlder)}));
+  ASSERT_EQ(round.phase(), Phase::kRollingBack);
+  EXPECT_EQ(round.target(), PointAt(10, kOlder));
+}
+
+TEST(RecoveryRound, NodesWithoutWeightHaveNoPart) {
+  std::vector<Node> nodes = fakes::NodeList(3);
+  nodes[0].weight = 0;
+  RecoveryRound round({.job = "gpt", .nodes = nodes, .lead = 1});
+  EXPECT_EQ(round.Pending(), (std::vector<uint32_t>{1, 2}));
+  round.OnPrepared(1, Stored({PointAt(4)}));
+  round.OnPrepared(2, Stored({PointAt(4)}));
+  EXPECT_EQ(round.Pending(), (std::vector<uint32_t>{2}));
+}
+
+TEST(RecoveryRound, WithoutACommonPointItSaysWhatEachNodeHas) {
+  RecoveryRound round = RoundOf(2);
+  round.OnPrepared(0, Stored({PointAt(10)}));
+  round.OnPrepared(1, Stored({}));
+  ASSERT_EQ(round.phase(), Phase::kImpossible);
+  EXPECT_NE(round.reason().find("node n0 has of step 10"), std::string::npos) << round.reason();
+  EXPECT_NE(round.reason().find("node n1 has none"), std::string::npos) << round.reason();
+}
+
+TEST(RecoveryRound, NodeWithoutTheJobEndsIt) {
+  RecoveryRound round = RoundOf(2);
+  round.OnPrepared(0, Stored({PointAt(10)}));
+  round.OnPrepared(1, Error(ErrorCode::kNotFound, "node n1 has no job gpt"));
+  EXPECT_EQ(round.phase(), Phase::kImpossible);
+}
+
+TEST(RecoveryRound, NodeThatIsDownIsAskedAgain) {
+  RecoveryRound round = RoundOf(2);
+  round.OnPrepared(0, Stored({PointAt(10)}));
+  round.OnPrepared(1, Error(ErrorCode::kUnavailable, "connection refused"));
+  EXPECT_EQ(round.phase(), Phase::kPreparing);
+  EXPECT_EQ(round.Pending(), (std::vector<uint32_t>{1}));
+  EXPECT_NE(round.reason().find("n1"), std::string::npos);
+  round.OnPrepared(1, Stored({PointAt(10)}));
+  round.OnRolledBack(1, Error(ErrorCode::kDeadline, "still reading"));
+  EXPECT_EQ(round.phase(), Phase::kRollingBack);
+  EXPECT_EQ(round.Pending(), (std::vector<uint32_t>{1}));
+}
+
+TEST(RecoveryRound, NodeThatWasRestartedMeansANewRound) {
+  for (const ErrorCode code : {ErrorCode::kState, ErrorCode::kNotFound, ErrorCode::kStaleEpoch}) {
+    RecoveryRound round = RoundOf(2);
+    round.OnPrepared(0, Stored({PointAt(10)}));
+    round.OnPrepared(1, Stored({PointAt(10)}));
+    round.OnRolledBack(1, Error(code, "not prepared"));
+    EXPECT_EQ(round.phase(), Phase::kAgain);
+    EXPECT_TRUE(round.excluded().empty());
+  }
+}
+
+TEST(RecoveryRound, DamagedPointIsLeftOutOfTheNextRound) {
+  const StoredPoints both = Stored({PointAt(10), PointAt(20)});
+  RecoveryRound round = RoundOf(2);
+  round.OnPrepared(0, both);
+  round.OnPrepared(1, both);
+  round.OnRolledBack(1, OkStatus());
+  round.OnRolledBack(0, Error(ErrorCode::kCorrupt, "shard 3: wrong checksum"));
+  ASSERT_EQ(round.phase(), Phase::kAgain);
+  RecoveryRound next = RoundOf(2, "", round.excluded());
+  next.OnPrepared(0, both);
+  next.OnPrepared(1, both);
+  ASSERT_EQ(next.phase(), Phase::kRollingBack);
+  EXPECT_EQ(next.target(), PointAt(10));
+}
+
+TEST(RecoveryRound, CheckpointIsTheTargetWhenAllHaveTheSame) {
+  const persist::Checkpoint kept = {.name = "best", .point = PointAt(4)};
+  RecoveryRound round = RoundOf(2, "best");
+  round.OnPrepared(0, Stored({PointAt(10)}, {kept}));
+  round.OnPrepared(1, Stored({PointAt(10)}, {{.name = "other", .point = PointAt(6)}, kept}));
+  ASSERT_EQ(round.phase(), Phase::kRollingBack);
+  EXPECT_EQ(round.target(), PointAt(4));
+}
+
+TEST(RecoveryRound, CheckpointOfSomeNodesIsNoTarget) {
+  const persist::Checkpoint kept = {.name = "best", .point = PointAt(4)};
+  RecoveryRound missing = RoundOf(2, "best");
+  missing.OnPrepared(0, Stored({PointAt(10)}, {kept}));
+  missing.OnPrepared(1, Stored({PointAt(10)}));
+  EXPECT_EQ(missing.phase(), Phase::kImpossible);
+
+  RecoveryRound differs = RoundOf(2, "best");
+  differs.OnPrepared(0, Stored({PointAt(10)}, {kept}));
+  differs.OnPrepared(1, Stored({PointAt(10)}, {{.name = "best", .point = PointAt(6)}}));
+  EXPECT_EQ(differs.phase(), Phase::kImpossible);
+}
+
+}  // namespace
+}  // namespace luwu

@@ -1,0 +1,194 @@
+// Who may use a data directory, and what damage to its files is taken for.
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <memory>
+#include <random>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "common/base/crc32c.h"
+#include "server/persist/identity.h"
+#include "tests/unit/persist/fault_machine.h"
+
+namespace luwu::persist {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string FileText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+void SetFileText(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
+}
+
+Status OpenStatus(const StorageOptions& options) { return NodeStorage::Open(options).status(); }
+
+TEST(DataDirectory, BelongsToOneProcessAtATime) {
+  const TestFolder folder("/dev/shm");
+  const StorageOptions options = OptionsFor(folder.path() + "/data");
+  auto first = NodeStorage::Open(options);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(fs::status(options.path).permissions(), fs::perms::owner_all);
+  const Status second = OpenStatus(options);
+  EXPECT_EQ(CodeOf(second), ErrorCode::kPermission);
+  EXPECT_NE(MessageOf(second).find(fmt::format("(pid {})", ::getpid())), std::string::npos)
+      << second;
+  first->reset();
+  EXPECT_TRUE(OpenStatus(options).ok());
+}
+
+TEST(DataDirectory, BelongsToOneNode) {
+  const TestFolder folder("/dev/shm");
+  StorageOptions options = OptionsFor(folder.path());
+  ASSERT_TRUE(OpenStatus(options).ok());
+  options.node_name = "node-b";
+  const Status status = OpenStatus(options);
+  EXPECT_EQ(CodeOf(status), ErrorCode::kPermission);
+  for (const char* part : {folder.path().c_str(), "node-a", "node-b"})
+    EXPECT_NE(MessageOf(status).find(part), std::string::npos) << status;
+}
+
+TEST(DataDirectory, IsNotTakenFromSomebodyElse) {
+  const TestFolder folder("/dev/shm");
+  SetFileText(folder.path() + "/thesis.tex", "x");
+  EXPECT_EQ(CodeOf(OpenStatus(OptionsFor(folder.path()))), ErrorCode::kPermission);
+  EXPECT_FALSE(fs::exists(folder.path() + "/catalogue"));
+  EXPECT_EQ(FileText(folder.path() + "/thesis.tex"), "x");
+}
+
+TEST(DataDirectory, OfANewerFormatIsRefusedAndADamagedIdentityToo) {
+  const TestFolder folder("/dev/shm");
+  const StorageOptions options = OptionsFor(folder.path());
+  ASSERT_TRUE(OpenStatus(options).ok());
+  const std::string file = folder.path() + "/IDENTITY";
+  const std::string text = FileText(file);
+  for (size_t bit = 0; bit < text.size() * 8; ++bit) {
+    std::string flipped = text;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
+    SetFileText(file, flipped);
+    ASSERT_EQ(CodeOf(OpenStatus(options)), ErrorCode::kCorrupt) << "bit " << bit;
+  }
+  std::string body = text.substr(0, text.rfind("crc32c "));
+  body.replace(body.find("format 1"), 8, "format 2");
+  const uint32_t crc = Crc32c(std::as_bytes(std::span(body.data(), body.size())));
+  SetFileText(file, fmt::format("{}crc32c {:08x}\n", body, crc));
+  EXPECT_EQ(CodeOf(OpenStatus(options)), ErrorCode::kUnsupported);
+  SetFileText(file, text);
+  EXPECT_TRUE(OpenStatus(options).ok());
+}
+
+TEST(DataDirectory, OfAnInterruptedFirstStartIsNew) {
+  const TestFolder folder("/dev/shm");
+  ASSERT_TRUE(BeginIdentity(folder.path(), {"node-a", Engine::kExtents}).ok());
+  fs::create_directories(folder.path() + "/extents");
+  EXPECT_TRUE(OpenStatus(OptionsFor(folder.path())).ok());
+}
+
+TEST(DataDirectory, WithoutItsCatalogueIsDamaged) {
+  const TestFolder folder("/dev/shm");
+  ASSERT_TRUE(OpenStatus(OptionsFor(folder.path())).ok());
+  fs::remove_all(folder.path() + "/catalogue");
+  EXPECT_EQ(CodeOf(OpenStatus(OptionsFor(folder.path()))), ErrorCode::kCorrupt);
+}
+
+TEST(DataDirectory, KeepsItsEngineWhileItHasJobs) {
+  const TestFolder folder("/dev/shm");
+  const StorageOptions extents = OptionsFor(folder.path(), Engine::kExtents);
+  const StorageOptions values = OptionsFor(folder.path(), Engine::kRocksdbValues);
+  const StorageOptions any = OptionsFor(folder.path(), Engine::kAuto);
+  ASSERT_TRUE(OpenStatus(extents).ok());
+  ASSERT_TRUE(OpenStatus(values).ok()) << "no job yet";
+  ASSERT_TRUE((*NodeStorage::Open(values))->CreateJob(Record("job"), 0).ok());
+  const Status status = OpenStatus(extents);
+  EXPECT_EQ(CodeOf(status), ErrorCode::kUnsupported) << status;
+  EXPECT_EQ((*NodeStorage::Open(any))->Snapshot().engine, Engine::kRocksdbValues);
+}
+
+TEST(DataDirectory, OptionsThatCannotBeMeant) {
+  EXPECT_EQ(CodeOf(OpenStatus(OptionsFor("relative"))), ErrorCode::kInvalidArgument);
+  StorageOptions nameless = OptionsFor("/dev/shm/luwu_nameless");
+  nameless.node_name = "";
+  EXPECT_EQ(CodeOf(OpenStatus(nameless)), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(OpenStatus(OptionsFor("/dev/shm/luwu_no_such/parent"))), ErrorCode::kCorrupt);
+}
+
+TEST(DataDirectory, WhatNoJobOwnsIsRemoved) {
+  const TestFolder folder("/dev/shm");
+  ASSERT_TRUE(OpenStatus(OptionsFor(folder.path())).ok());
+  SetFileText(folder.path() + "/extents/77", "left by a crash");
+  ASSERT_TRUE(OpenStatus(OptionsFor(folder.path())).ok());
+  EXPECT_FALSE(fs::exists(folder.path() + "/extents/77"));
+}
+
+// A file system of 64 MiB that really is full.
+TEST(DataDirectory, OnAFullTmpfsWaitsAndGoesOn) {
+  const TestFolder folder("/dev/shm");
+  if (::mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=64m") != 0)
+    GTEST_SKIP() << "mounting a tmpfs needs root: " << std::strerror(errno);
+  const std::vector<uint64_t> shards = {300, 4 * kMiB, 4 * kMiB};
+  {
+    auto node = NodeStorage::Open(OptionsFor(folder.path() + "/data"));
+    ASSERT_TRUE(node.ok()) << node.status();
+    auto job = *(*node)->CreateJob(Record("job"), 20 * kMiB);
+    ASSERT_TRUE(CommitStep(job.get(), shards, 1).ok());
+    EXPECT_EQ(CodeOf((*node)->CreateJob(Record("more"), 60 * kMiB).status()),
+              ErrorCode::kResourceExhausted);
+    const std::string filler = folder.path() + "/filler";
+    std::ofstream(filler) << std::string(70 * kMiB, 'x');
+    auto more = std::async(std::launch::async, [&] {
+      for (uint64_t step = 2; step < 8; ++step) {
+        const Status status = CommitStep(job.get(), shards, step);
+        if (!status.ok()) return status;
+      }
+      return OkStatus();
+    });
+    ASSERT_TRUE(Eventually([&] { return (*node)->Snapshot().full.has_value(); }));
+    EXPECT_TRUE(CheckPoint(job.get(), {.step = 1, .epoch = 1}, shards).ok());
+    fs::remove(filler);
+    EXPECT_TRUE(Eventually([&] {
+      if (job->Points().size() > 1) job->Confirm(job->Points().back().step);
+      return more.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    }));
+    const Status status = more.get();
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(CheckPoint(job.get(), {.step = 7, .epoch = 1}, shards).ok());
+  }
+  EXPECT_EQ(::umount(folder.path().c_str()), 0);
+}
+
+TEST(Thresholds, StopCheckpointsFirstThenWrites) {
+  FaultMachine machine(Engine::kExtents);
+  machine.options()->budget_bytes = 10 * kMiB;
+  auto node = machine.Open();
+  ASSERT_TRUE(node.ok());
+  EXPECT_EQ((*node)->Snapshot().budget_bytes, 10 * kMiB);
+  auto job = *(*node)->CreateJob(Record("job"), 5 * kMiB);
+  const Status refused = (*node)->CreateJob(Record("other"), 5 * kMiB).status();
+  EXPECT_EQ(CodeOf(refused), ErrorCode::kResourceExhausted);
+  EXPECT_NE(MessageOf(refused).find("4.5 MiB"), std::string::npos) << refused;
+  const Point first{.step = 1, .epoch = 1};
+  ASSERT_TRUE(CommitStep(job.get(), {9 * kMiB}, 1).ok());
+  ASSERT_TRUE(job->CreateCheckpoint({"at 90 percent", first, 1}).ok());
+  const ShardEntry entry = *WriteStep(job.get(), 1, 2, 100'000);
+  EXPECT_EQ(CodeOf(job->CreateCheckpoint({"above", first, 1})), ErrorCode::kResourceExhausted);
+  auto write =
+      std::async(std::launch::async, [&] { return WriteStep(job.get(), 2, 2, 500'000).status(); });
+  ASSERT_TRUE(Eventually([&] { return (*node)->Snapshot().full.has_value(); }));
+  job->Discard(entry.generation);
+  const Status status = write.get();
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace luwu::persist
