@@ -69,6 +69,24 @@ class SmokeTest(unittest.TestCase):
         self.check_report(report, workers=2)
         self.assertTrue(report["transfers"]["view"]["same_addresses"])
 
+    def test_spill_reports_every_part(self):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [BENCH, "spill", "--dir", folder, "--params", "24M", "--layers", "4"]
+            command += ["--oversubscription", "3", "--rounds", "1", "--json"]
+            result = subprocess.run(
+                command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            )
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(os.listdir(folder), [])
+        report = json.loads(result.stdout)
+        for part in ("streamed", "durable"):
+            self.assertGreater(report[part]["ratio_to_raw"], 0, part)
+            self.assertGreater(report[part]["read_bytes_per_parameter"], 0, part)
+        self.assertGreater(report["durable"]["written_bytes_per_parameter"], 11.9)
+        self.assertGreater(report["recovery"]["read_bytes"], 12 * 24_000_000 - 1)
+        for part in ("write_amplification", "space", "checkpoint", "training", "paper"):
+            self.assertIn(part, report)
+
     def test_tcp_with_a_layer_table_and_a_json_file(self):
         with tempfile.TemporaryDirectory() as folder:
             table = pathlib.Path(folder) / "table"
