@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <thread>
@@ -95,6 +96,7 @@ class RunningDaemon final : public Daemon {
     if (ran) LogInfo("node_stopping", "node={} reason={}", node, reason);
     const Status why = Error(ErrorCode::kUnavailable, "node {} is shutting down", node);
     admission_.Close(why);
+    if (storage_ != nullptr && storage_->Snapshot().full) EndAsItIs(why);
     if (registry_ != nullptr) registry_->StoreOpenSteps(DeadlineAfter(kStoreMs));
     if (peers_ != nullptr) peers_->Shutdown();
     if (storage_ != nullptr) storage_->Shutdown();
@@ -123,6 +125,16 @@ class RunningDaemon final : public Daemon {
   uint16_t data_port() const override { return acceptor_ != nullptr ? data_port_ : uint16_t{0}; }
 
  private:
+  // Writes wait for space, some inside RocksDB, which ends the process by an assertion when they
+  // are told that there is none. What is on disk is whole at any moment, so it is left as it is.
+  [[noreturn]] void EndAsItIs(const Status& why) {
+    if (registry_ != nullptr) registry_->Shutdown(why);  // answers those who wait
+    if (acceptor_ != nullptr) acceptor_->Shutdown();
+    LogWarning("node_stopped", "node={} why=\"the disk is full, and writes wait for space\"",
+               config_.node().name);
+    std::_Exit(0);
+  }
+
   // First of all: nobody may be answered before it is known what this node has.
   Status OpenStorage() {
     const StorageConfig& config = config_.storage;

@@ -148,7 +148,9 @@ StatusOr<std::unique_ptr<Catalogue>> Catalogue::Open(const std::string& path, ro
   return catalogue;
 }
 
-Catalogue::~Catalogue() { LeaveCleanMark(); }
+Catalogue::~Catalogue() {
+  if (leaves_mark_) LeaveCleanMark();
+}
 
 // RocksDB takes a log or manifest that ends too early for one that was being written. After a clean
 // close that is not so: the sequence number that was reached then must be reached again.
@@ -196,6 +198,7 @@ Status Catalogue::Write(Batch* batch, bool sync) {
   options.sync = sync;
   const rocksdb::Status status =
       RetryWithRoom(db_.get(), [&] { return db_->Write(options, &batch->batch_); });
+  if (!status.ok() && !status.IsNoSpace()) CloseAsItIs();
   return FromRocksdb(status, fmt::format("writing the catalogue in {}", path_));
 }
 

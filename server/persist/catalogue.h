@@ -53,6 +53,8 @@ class Catalogue {
                                                    bool create);
   // Closed cleanly, it remembers how much it held, so that the loss of its end is found.
   ~Catalogue();
+  // It is closed as after a crash: RocksDB does not survive a flush after a write that failed.
+  void CloseAsItIs() { leaves_mark_ = false; }
 
   // kCorrupt when a record is damaged or the records do not fit together.
   Status Load(std::vector<Job>* jobs, uint32_t* next_job);
@@ -62,6 +64,7 @@ class Catalogue {
   const std::string& path() const { return path_; }
 
  private:
+  bool leaves_mark_ = true;
   Catalogue(std::string path, rocksdb::Env* env, std::unique_ptr<rocksdb::DB> db)
       : path_(std::move(path)), env_(env), db_(std::move(db)) {}
   Status TakeCleanMark();

@@ -55,7 +55,8 @@ Status JobStore::Commit(const Point& point, const std::vector<ShardEntry>& chang
   Catalogue::Batch batch;
   for (const StoredGeneration& generation : generations) batch.Put(number_, generation);
   batch.Put(number_, stored);
-  RETURN_IF_ERROR(WriteCatalogue(&batch, level == SyncLevel::kSynced));
+  syncs_ = level == SyncLevel::kSynced;
+  RETURN_IF_ERROR(WriteCatalogue(&batch, syncs_));
   LUWU_FAILPOINT("persist.commit.after");
   const MutexLock lock(mutex_);
   for (const StoredGeneration& generation : generations) {
@@ -89,8 +90,9 @@ void JobStore::Confirm(uint64_t step) {
     garbage = after.FindGarbage();
     batch.Delete(number_, garbage);
   }
-  // Without it the space stays taken; the next Confirm tries again. Why is in the state.
-  if (!WriteCatalogue(&batch, /*sync=*/false).ok()) return;
+  // Without it the space stays taken; the next Confirm tries again. Why is in the state. A log
+  // whose end was never synced may come back torn after a loss of power: not that of a synced job.
+  if (!WriteCatalogue(&batch, syncs_).ok()) return;
   {
     const MutexLock lock(mutex_);
     for (const uint64_t gone : removed) index_.RemovePoint(gone);

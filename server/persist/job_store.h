@@ -106,6 +106,7 @@ class JobStore final : public JobStorage, public std::enable_shared_from_this<Jo
   const uint64_t reserve_bytes_;
 
   std::atomic<bool> refuses_waiting_{false};
+  std::atomic<bool> syncs_{false};  // the level of the last commit
 
   Mutex order_mutex_;
   mutable Mutex mutex_;

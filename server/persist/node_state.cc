@@ -72,9 +72,15 @@ std::vector<std::string> NodeState::damaged() const {
 void NodeState::Stop() {
   {
     const MutexLock lock(mutex_);
+    stopped_full_ = stopped_full_ || (!stopped_ && waiting_ > 0);
     stopped_ = true;
   }
   changed_.NotifyAll();
+}
+
+bool NodeState::stopped_full() const {
+  const MutexLock lock(mutex_);
+  return stopped_full_;
 }
 
 void NodeState::Waits(const std::string& what) {

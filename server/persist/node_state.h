@@ -38,6 +38,8 @@ class NodeState {
 
   // Waits end; later ones are refused.
   void Stop();
+  // Something waited for space when it was stopped.
+  bool stopped_full() const;
   // Blocks as long as the disk is full.
   Status RetryWhileFull(const Attempt& attempt);
   // Does not block: the first attempt is made soon, on the thread. Once the storage has stopped,
@@ -74,6 +76,7 @@ class NodeState {
   mutable Mutex mutex_;
   CondVar changed_;
   bool stopped_ LUWU_GUARDED_BY(mutex_) = false;
+  bool stopped_full_ LUWU_GUARDED_BY(mutex_) = false;
   bool ending_ LUWU_GUARDED_BY(mutex_) = false;
   std::string failed_ LUWU_GUARDED_BY(mutex_);
   std::deque<std::string> damaged_ LUWU_GUARDED_BY(mutex_);

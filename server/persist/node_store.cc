@@ -314,6 +314,7 @@ void NodeStore::ForgetBuffers(ByteSpan memory) {
 
 void NodeStore::Shutdown() {
   state_.Stop();
+  if (state_.stopped_full() && catalogue_ != nullptr) catalogue_->CloseAsItIs();
   for (const std::shared_ptr<JobStore>& job : AllJobs()) job->Drain();
 }
 

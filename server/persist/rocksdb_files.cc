@@ -120,6 +120,8 @@ rocksdb::Options CatalogueOptions() {
   options.keep_log_file_num = 4;
   options.max_open_files = 256;
   options.stats_dump_period_sec = 0;
+  // What matters is in the log, or has been flushed by a commit; and a disk may be full by then.
+  options.avoid_flush_during_shutdown = true;
   // A full disk is ours to wait for: storage calls Resume.
   options.max_bgerror_resume_count = 0;
   return options;

@@ -178,12 +178,14 @@ StatusOr<JoinedJob> JobRegistry::JoinExisting(Entry& entry, const JobSpec& spec,
 StatusOr<std::shared_ptr<persist::JobStorage>> JobRegistry::MakeStorage(const JobSpec& spec,
                                                                         uint64_t epoch) {
   if (options_.storage == nullptr) return std::shared_ptr<persist::JobStorage>();
+  const Job::Needs needs = Job::NeedsOf(spec, options_.nodes, options_.self, environment_);
   return options_.storage->CreateJob(
       {.name = spec.name,
        .epoch = epoch,
-       .spec = SerializeStoredJob({.spec = spec, .lineage = epoch}),
+       .spec =
+           SerializeStoredJob({.spec = spec, .lineage = epoch, .memory_bytes = needs.memory_bytes}),
        .nodes_fingerprint = PlacementFingerprint(options_.nodes)},
-      Job::StoredBytes(spec, options_.nodes, options_.self, environment_));
+      needs.stored_bytes);
 }
 
 void JobRegistry::Create(const std::string& name) {
@@ -223,6 +225,7 @@ void JobRegistry::Create(const std::string& name) {
     if (found != entries_.end()) {
       found->second.job = *job;
       found->second.storage = blueprint.storage;
+      found->second.memory_bytes_max = (*job)->Snapshot().footprint.total();
       found->second.phase = JobPhase::kLive;
       waiters.swap(found->second.waiters);
     }
@@ -245,6 +248,7 @@ StatusOr<std::shared_ptr<Job>> JobRegistry::MakeJob(Blueprint blueprint) const {
   job_options.heartbeat_ms = options_.heartbeat_ms;
   job_options.storage = std::move(blueprint.storage);
   job_options.restore = blueprint.restore;
+  job_options.memory_bytes_max = blueprint.memory_bytes_max;
   std::unique_ptr<StepReporter> reporter =
       blueprint.coordinator != nullptr
           ? MakeLeadReporter(std::move(blueprint.coordinator), blueprint.epoch, options_.self)

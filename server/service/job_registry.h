@@ -171,6 +171,7 @@ class JobRegistry {
     JobSpec spec;
     uint64_t epoch = 0;
     uint64_t lineage = 0;  // the first epoch
+    uint64_t memory_bytes_max = 0;
     uint64_t first_step = 0;
     JobPhase phase = JobPhase::kCreating;
     std::shared_ptr<CommitCoordinator> coordinator = nullptr;  // on the lead
@@ -203,6 +204,7 @@ class JobRegistry {
     std::shared_ptr<CommitCoordinator> coordinator;
     std::shared_ptr<persist::JobStorage> storage;
     std::optional<persist::Point> restore = std::nullopt;
+    uint64_t memory_bytes_max = 0;
   };
   StatusOr<std::shared_ptr<Job>> MakeJob(Blueprint blueprint) const;
   Entry AdoptRecord(const persist::JobRecord& record);

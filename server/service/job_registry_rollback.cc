@@ -29,6 +29,7 @@ JobRegistry::Entry JobRegistry::AdoptRecord(const persist::JobRecord& record) {
   if (stored.ok()) {
     entry.spec = stored->spec;
     entry.lineage = stored->lineage;
+    entry.memory_bytes_max = stored->memory_bytes;
   } else {
     lose(MessageOf(stored.status()));
   }
@@ -150,7 +151,8 @@ StatusOr<JobRegistry::Blueprint> JobRegistry::BeginRollback(const std::string& n
                       .epoch = round,
                       .coordinator = nullptr,
                       .storage = entry.storage,
-                      .restore = target};
+                      .restore = target,
+                      .memory_bytes_max = entry.memory_bytes_max};
   if (is_lead()) {
     CoordinatorOptions options = CoordinatorOptionsFor(entry.spec, round, options_.nodes);
     options.restored = target;

@@ -9,6 +9,7 @@ std::string SerializeStoredJob(const StoredJob& job) {
   v1::StoredJob proto;
   *proto.mutable_spec() = rpc::ToProto(job.spec);
   proto.set_lineage(job.lineage);
+  proto.set_memory_bytes(job.memory_bytes);
   return proto.SerializeAsString();
 }
 
@@ -21,6 +22,7 @@ StatusOr<StoredJob> ParseStoredJob(const std::string& bytes) {
   ASSIGN_OR_RETURN(job.spec, rpc::FromProto(proto.spec()));
   RETURN_IF_ERROR(ValidateJobSpec(job.spec));
   job.lineage = proto.lineage();
+  job.memory_bytes = proto.memory_bytes();
   return job;
 }
 

@@ -15,6 +15,7 @@ namespace luwu {
 struct StoredJob {
   JobSpec spec;
   uint64_t lineage = 0;
+  uint64_t memory_bytes = 0;  // that it took
 };
 
 std::string SerializeStoredJob(const StoredJob& job);

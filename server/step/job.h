@@ -66,6 +66,9 @@ struct JobOptions {
   uint32_t heartbeat_ms = 5000;
   // Where state is spilled and points are made; null: this job needs neither.
   std::shared_ptr<persist::JobStorage> storage = nullptr;
+  // The most memory it may take, beside what its spec says; 0: no limit of its own. A job that
+  // comes back takes no more than it had, so that all that were there have room again.
+  uint64_t memory_bytes_max = 0;
   // The job begins at this point of `storage`, which has been rolled back to it; else it is loaded.
   std::optional<persist::Point> restore = std::nullopt;
 };
@@ -83,10 +86,14 @@ class Job {
   // the job, the node, each part's bytes, and the budget that would do.
   static StatusOr<std::shared_ptr<Job>> Create(JobOptions options, const Environment& environment,
                                                std::unique_ptr<StepReporter> reporter);
-  // The most that the job will have on disk, checkpoints not counted, with the memory that is free
-  // now and a storage.
-  static uint64_t StoredBytes(const JobSpec& spec, const std::vector<Node>& nodes, uint32_t self,
-                              const Environment& environment);
+  // What the job will take of memory, and at most of disk (checkpoints not counted), with the
+  // memory that is free now and a storage. Zeros when it will be refused.
+  struct Needs {
+    uint64_t memory_bytes = 0;
+    uint64_t stored_bytes = 0;
+  };
+  static Needs NeedsOf(const JobSpec& spec, const std::vector<Node>& nodes, uint32_t self,
+                       const Environment& environment);
   // Call Shutdown and Drain first. Not on the data plane's progress thread.
   virtual ~Job() = default;
 

@@ -1,5 +1,6 @@
 // How a job comes to be and ends: footprint, memory, construction, destruction.
 #include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 #include "common/base/check.h"
@@ -40,11 +41,16 @@ std::string DescribeFootprint(const JobOptions& options, const JobFootprint& foo
       HumanBytes(footprint.table_bytes));
 }
 
-ResidencyLimits LimitsFor(const JobSpec& spec, const JobFootprint& footprint,
+// `limits`: zeros are none.
+uint64_t MemoryLimit(const MemoryBudget& budget, std::initializer_list<uint64_t> limits) {
+  uint64_t limit = budget.total() - budget.used();
+  for (const uint64_t each : limits) limit = each == 0 ? limit : std::min(limit, each);
+  return limit;
+}
+
+ResidencyLimits LimitsFor(uint64_t limit, const JobFootprint& footprint,
                           const Job::Environment& environment, bool can_spill) {
   const uint64_t others = footprint.total() - footprint.state_bytes;
-  const uint64_t left = environment.budget->total() - environment.budget->used();
-  const uint64_t limit = spec.memory_bytes == 0 ? left : std::min(left, spec.memory_bytes);
   return {.room_bytes = limit - std::min(limit, others),
           .threads = environment.pool->threads(),
           .can_spill = can_spill};
@@ -56,15 +62,18 @@ StatusOr<ResidencyPlan> PlanMemory(const JobOptions& options, const ShardMap& ma
                                    const Job::Environment& environment, JobFootprint* footprint) {
   const JobSpec& spec = options.spec;
   const uint64_t others = footprint->total() - footprint->state_bytes;
-  const uint64_t left = environment.budget->total() - environment.budget->used();
-  const uint64_t limit = spec.memory_bytes == 0 ? left : std::min(left, spec.memory_bytes);
+  const uint64_t limit =
+      MemoryLimit(*environment.budget, {spec.memory_bytes, options.memory_bytes_max});
   const ResidencyLimits limits =
-      LimitsFor(spec, *footprint, environment, options.storage != nullptr);
+      LimitsFor(limit, *footprint, environment, options.storage != nullptr);
   std::optional<ResidencyPlan> plan = PlanResidency(spec, map, limits);
   const uint64_t least = limits.can_spill ? others + LeastRoomBytes(spec, map) : footprint->total();
   if (plan) {
     footprint->state_bytes = plan->resident_bytes;
     footprint->staging_bytes = plan->staging_bytes();
+  } else {
+    footprint->state_bytes = 0;
+    footprint->staging_bytes = LeastRoomBytes(spec, map);
   }
   if (!plan || (spec.memory_bytes != 0 && footprint->total() > spec.memory_bytes)) {
     const bool own = limit == spec.memory_bytes;
@@ -73,7 +82,7 @@ StatusOr<ResidencyPlan> PlanMemory(const JobOptions& options, const ShardMap& ma
                  DescribeFootprint(options, *footprint), HumanBytes(least),
                  limits.can_spill ? " with the rest of its state on disk" : "", HumanBytes(limit),
                  own ? "its memory_bytes" : "left in the budget of the node",
-                 own ? "memory_bytes" : "the memory budget (memory.budget)",
+                 own ? "memory_bytes" : "the memory budget (memory.budget), or delete another job",
                  limits.can_spill ? "" : ", or give luwud a data directory for the rest");
   }
   return *std::move(plan);
@@ -146,13 +155,17 @@ JobFootprint FootprintOf(const JobSpec& spec, const ShardMap& map) {
   return footprint;
 }
 
-uint64_t Job::StoredBytes(const JobSpec& spec, const std::vector<Node>& nodes, uint32_t self,
-                          const Environment& environment) {
+Job::Needs Job::NeedsOf(const JobSpec& spec, const std::vector<Node>& nodes, uint32_t self,
+                        const Environment& environment) {
   const ShardMap map(spec, Placement(nodes, spec), self);
   const JobFootprint footprint = FootprintOf(spec, map);
+  const uint64_t limit = MemoryLimit(*environment.budget, {spec.memory_bytes});
   const std::optional<ResidencyPlan> plan =
-      PlanResidency(spec, map, LimitsFor(spec, footprint, environment, /*can_spill=*/true));
-  return plan ? StoredBytesMax(spec, map, *plan) : 0;  // it will be refused
+      PlanResidency(spec, map, LimitsFor(limit, footprint, environment, /*can_spill=*/true));
+  if (!plan) return {};
+  return {.memory_bytes = footprint.total() - footprint.state_bytes + plan->resident_bytes +
+                          plan->staging_bytes(),
+          .stored_bytes = StoredBytesMax(spec, map, *plan)};
 }
 
 StatusOr<std::shared_ptr<Job>> Job::Create(JobOptions options, const Environment& environment,

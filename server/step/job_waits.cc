@@ -88,9 +88,11 @@ void JobImpl::SettleWaiters(JobEffects* effects) {
       answer = report_failure_;  // the report is repeated all the same
     }
     if (!answer && now >= waiter->deadline) {
-      answer = Error(ErrorCode::kDeadline, "step {} of job '{}' has not ended on node '{}': {}",
-                     waiter->step, spec().name, self().name,
-                     open ? DescribeOpen() : "it is decided, and being stored on all nodes");
+      answer = Error(
+          ErrorCode::kDeadline, "step {} of job '{}' has not ended on node '{}': {}", waiter->step,
+          spec().name, self().name,
+          open ? DescribeOpen()
+               : "it is decided, and being stored on all nodes; is a disk full? (luwuctl status)");
     }
     if (!answer) {
       ++waiter;
@@ -136,7 +138,14 @@ std::string JobImpl::DescribeOpen() const {
     text += (text.empty() ? "" : "; ") + DescribeRankOpen(i);
   }
   if (count > kNamedMax) text += fmt::format("; and {} more ranks", count - kNamedMax);
-  return count == 0 ? "all ranks have closed it; the last shards are being updated" : text;
+  if (count > 0) return text;
+  const auto on_disk = std::count_if(shards_.begin(), shards_.end(),
+                                     [](const JobShard& shard) { return shard.awaits_state; });
+  if (on_disk == 0) return "all ranks have closed it; the last shards are being updated";
+  return fmt::format(
+      "all ranks have closed it; {} shards wait for the disk: is it full? "
+      "(luwuctl status)",
+      on_disk);
 }
 
 std::string JobImpl::DescribeRankOpen(uint32_t rank_number) const {

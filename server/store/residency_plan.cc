@@ -94,7 +94,8 @@ uint64_t StoredBytesMax(const JobSpec& spec, const ShardMap& map, const Residenc
     const bool trains = IsTrainable(spec, map.shards()[i]);
     uint64_t copies = trains ? 2 : 1;
     if (plan.resident[i] && spec.durable_every == 0) copies = 0;
-    if (!plan.resident[i] && trains && spec.durable_every > 1) copies = 3;
+    // Without points of its own a job still keeps the one that a checkpoint has made.
+    if (!plan.resident[i] && trains && spec.durable_every != 1) copies = 3;
     bytes += copies * StoredBytes(ShapeOf(spec, map.shards()[i]));
   }
   return bytes;

@@ -94,3 +94,30 @@ def test_a_full_disk_holds_training_back_and_lets_it_go_on(start_cluster, small_
         assert time.monotonic() < end
         time.sleep(0.1)
     trainer.close()
+
+
+def test_a_daemon_that_waits_for_space_ends_at_once_when_it_is_told_to(start_cluster, small_disk,
+                                                                       tmp_path):
+    """It used to abort: RocksDB asserts that a log which failed is not synced."""
+    (tmp_path / "node0").mkdir()
+    (small_disk / "data").mkdir()
+    (tmp_path / "node0" / "data").symlink_to(small_disk / "data")
+    cluster = start_cluster(nodes=1, storage=True, folder=tmp_path)
+    trainer = Trainer(cluster.endpoints, job_of("full", durability="synced"), Oracle())
+    trainer.train_until(3)
+    fill(small_disk / "ballast")
+    with pytest.raises(luwu.DeadlineError):
+        for step in range(3, 5000):
+            trainer.session.begin_step(step, timeout_s=3)
+            for layer in range(LAYERS):
+                trainer.session.push(layer, gradient_of(step, layer), timeout_s=3)
+            if trainer.session.commit(step, timeout_s=3).durability == "synced":
+                trainer.durable_step = step + 1
+            trainer.step = step + 1
+    assert cluster.stop(0) == 0
+    (small_disk / "ballast").unlink()
+    cluster.start(0)
+    trainer.resume()
+    trainer.train_until(trainer.step + 3)
+    trainer.check()
+    trainer.close()

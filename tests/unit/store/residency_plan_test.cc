@@ -109,7 +109,7 @@ TEST(ResidencyPlan, DiskHasTwoGenerationsAndAThirdBetweenPoints) {
   const ShardMap map = MapOf(spec);
   const uint64_t room = LeastRoomBytes(spec, map);
   const auto plan = PlanResidency(spec, map, {.room_bytes = room, .can_spill = true});
-  EXPECT_EQ(StoredBytesMax(spec, map, *plan), 2 * plan->spilled_bytes);
+  EXPECT_EQ(StoredBytesMax(spec, map, *plan), 3 * plan->spilled_bytes);
   spec.durable_every = 1;
   EXPECT_EQ(StoredBytesMax(spec, map, *plan), 2 * plan->spilled_bytes);
   spec.durable_every = 10;
