@@ -36,6 +36,40 @@ def test_a_daemon_that_is_stopped_keeps_the_open_step(start_cluster):
     again.close()
 
 
+def test_jobs_that_shared_the_memory_of_a_node_share_it_again_after_a_restart(start_cluster):
+    """The second one takes what the first has left, and used to take more when it came back first."""
+    cluster = start_cluster(nodes=1, storage=True, memory="192MiB")
+    trainer = Trainer(cluster.endpoints, job_of("a-small"), Oracle())
+    trainer.train_until(2)
+    elements = 1 << 20
+    layers = tuple(
+        luwu.LayerSpec(f"l{i}", elements, (luwu.TensorSpec(f"t{i}", (elements,), 0),))
+        for i in range(8)
+    )
+    large = luwu.JobSpec(
+        "A-large", 1, layers, shard_elements=1 << 18, overflow_bytes=1 << 20, durable_every=1,
+        durability="synced",
+    )  # its name comes first
+    with luwu.Session(cluster.endpoints, large, 0) as session:
+        session.finish_load(allow_missing=True)
+        session.begin_step(0)
+        for layer in range(8):
+            session.push(layer, np.full(elements, 1e-3, np.float32))
+        assert session.commit(0).applied
+    jobs = luwuctl(cluster.endpoints, "jobs")["nodes"][0]["jobs"]
+    tiers = {job["name"]: job["tiers"] for job in jobs}
+    assert int(tiers["A-large"].get("spilled_bytes", 0)) > 0
+    cluster.kill(0)
+    cluster.start(0)
+    trainer.resume()
+    trainer.train_until(4)
+    trainer.check()
+    trainer.close()
+    with luwu.Session(cluster.endpoints, large, 0) as session:
+        session.wait_loaded(30)
+        assert session.current_step == 1
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 64 MiB."""
