@@ -37,7 +37,7 @@ def test_a_daemon_that_is_stopped_keeps_the_open_step(start_cluster):
 
 
 def test_jobs_that_shared_the_memory_of_a_node_share_it_again_after_a_restart(start_cluster):
-    """The second one takes what the first has left, and used to take more when it came back first."""
+    """The second takes what the first has left, and used to take more when it came back first."""
     cluster = start_cluster(nodes=1, storage=True, memory="192MiB")
     trainer = Trainer(cluster.endpoints, job_of("a-small"), Oracle())
     trainer.train_until(2)
