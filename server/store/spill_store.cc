@@ -414,7 +414,12 @@ optim::StateArrays SpillStore::ArraysAt(uint32_t index, std::byte* base) const {
 
 SpillCounters SpillStore::counters() const {
   MutexLock lock(mutex_);
-  return counters_;
+  SpillCounters counters = counters_;
+  if (in_flight_ > 0) {
+    const std::chrono::duration<double> busy = std::chrono::steady_clock::now() - busy_since_;
+    counters.busy_seconds += busy.count();
+  }
+  return counters;
 }
 
 }  // namespace luwu

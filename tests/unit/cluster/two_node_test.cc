@@ -166,13 +166,13 @@ TEST_F(TwoNodes, TheCoordinatorsEndIsReportedAgainAndDoesNotEndTheStep) {
 TEST(ManyNodes, ClippingIsTheSameOverAnyNumberOfNodes) {
   fakes::FakeClock clock;
   MemoryBudget budget(uint64_t{1} << 30);
-  UpdatePool pool(2);
+  SessionTable table;
+  UpdatePool pool(2);  // its threads may be the last to hold a job, which knows the table
   const std::vector<LayerSpec> layers = {fakes::Layer("a", 500), fakes::Layer("b", 333)};
   for (const ClipScope scope : {ClipScope::kGlobal, ClipScope::kGroup, ClipScope::kLayer}) {
     std::map<std::pair<uint32_t, uint64_t>, float> masters[3];
     double norms[3] = {};
     for (uint32_t nodes = 1; nodes <= 3; ++nodes) {
-      SessionTable table;
       JobSpec spec = fakes::SmallSpec(1, layers);
       spec.update_mode = UpdateMode::kDeferred;
       spec.clip_scope = scope;
