@@ -95,9 +95,9 @@ class LayeringTest(TreeTest):
         self.expect_one(found, "includes itself through")
 
     def test_unknown_modules_and_files(self):
-        found = self.problems_with("server/persist/x.cc", "")
+        found = self.problems_with("server/nowhere/x.cc", "")
         self.expect_one(found, "belongs to no module")
-        (self.root / "server/persist/x.cc").unlink()
+        (self.root / "server/nowhere/x.cc").unlink()
         found = self.problems_with("common/base/b.cc", '#include "common/base/gone.h"\n')
         self.expect_one(found, "does not exist")
         found = self.problems_with("common/base/b.cc", '#include "a.h"\n')
