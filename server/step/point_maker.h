@@ -70,7 +70,6 @@ class PointMaker {
       LUWU_EXCLUDES(mutex_);
 
   std::byte* buffer(uint32_t number) const { return memory_.data() + number * buffer_bytes_; }
-  ByteSpan buffers() const { return memory_.span(); }
   uint64_t written_bytes() const LUWU_EXCLUDES(mutex_);
 
  private:
