@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
@@ -25,6 +26,13 @@ constexpr U64Range kScrubRange = {.min = 0, .max = uint64_t{1} << 40};
 constexpr U64Range kPercentRange = {.min = 1, .max = 100};
 
 const std::vector<std::string> kEngines = {"auto", "extents", "rocksdb_values"};
+constexpr U64Range kPortRange = {.min = 0, .max = 254};
+constexpr U64Range kGidIndexRange = {.min = 0, .max = 65535};
+constexpr uint64_t kGidIndexAuto = kGidIndexRange.max + 1;  // when the key is not there
+constexpr U64Range kMtuRange = {.min = 0, .max = 4096};
+
+const std::vector<std::string> kRdmaUses = {"auto", "on", "off"};
+const std::vector<std::string> kRdmaModes = {"event", "busy"};
 const std::vector<std::string> kLevels = {"debug", "info", "warning", "error", "off"};
 
 Status CheckShmPath(const std::string& path) {
@@ -175,6 +183,28 @@ void ReadStorage(ConfigReader& root, DaemonConfig* config) {
   }
 }
 
+void ReadRdma(ConfigReader& root, DaemonConfig* config) {
+  ConfigReader table = root.Table("rdma");
+  transport::VerbsOptions& rdma = config->rdma;
+  const std::string use = table.GetChoice("use", kRdmaUses, "auto");
+  for (size_t i = 0; i < kRdmaUses.size(); ++i) {
+    if (kRdmaUses[i] == use) rdma.use = static_cast<transport::VerbsUse>(i);
+  }
+  rdma.device = table.GetString("device", "");
+  rdma.port = static_cast<uint32_t>(table.GetU64("port", kPortRange, 0));
+  const uint64_t gid_index = table.GetU64("gid_index", kGidIndexRange, kGidIndexAuto);
+  rdma.gid_index = gid_index == kGidIndexAuto ? -1 : static_cast<int32_t>(gid_index);
+  rdma.mtu = static_cast<uint32_t>(table.GetU64("mtu", kMtuRange, 0));
+  const auto* end = std::end(transport::kVerbsMtus);
+  if (rdma.mtu != 0 && std::find(std::begin(transport::kVerbsMtus), end, rdma.mtu) == end) {
+    table.AddError("mtu",
+                   fmt::format("{} is none; choose 256, 512, 1024, 2048, 4096, or 0 for that "
+                               "of the port",
+                               rdma.mtu));
+  }
+  rdma.busy_poll = table.GetChoice("mode", kRdmaModes, "event") == "busy";
+}
+
 StatusOr<DaemonConfig> FromReader(ConfigReader root) {
   DaemonConfig config;
   ConfigReader node = root.Table("node");
@@ -186,6 +216,7 @@ StatusOr<DaemonConfig> FromReader(ConfigReader root) {
   config.optimizer_pin = optimizer.GetBool("pin", false);
   ReadSession(root, &config);
   ReadStorage(root, &config);
+  ReadRdma(root, &config);
   ConfigReader log = root.Table("log");
   ParseLogLevel(log.GetChoice("level", kLevels, "info"), &config.log_level);
   config.journald = log.GetBool("journald", false);
@@ -327,6 +358,11 @@ std::string DumpConfig(const DaemonConfig& config) {
       Quoted(storage.path), EngineName(storage.engine), storage.budget_bytes,
       storage.scrub_bytes_per_s, storage.warn_percent, storage.stop_checkpoints_percent,
       storage.stop_percent);
+  const transport::VerbsOptions& rdma = config.rdma;
+  out += fmt::format("\n[rdma]\nuse = \"{}\"\ndevice = {}\nport = {}\nmtu = {}\nmode = \"{}\"\n",
+                     kRdmaUses[static_cast<size_t>(rdma.use)], Quoted(rdma.device), rdma.port,
+                     rdma.mtu, kRdmaModes[rdma.busy_poll ? 1 : 0]);
+  if (rdma.gid_index >= 0) out += fmt::format("gid_index = {}\n", rdma.gid_index);
   for (const Node& node : config.nodes) {
     out += fmt::format("\n[[nodes]]\nname = {}\nweight = {}\ncontrol = {}\n", Quoted(node.name),
                        node.weight, Quoted(node.control_address));

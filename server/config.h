@@ -14,6 +14,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/tensor/placement.h"
+#include "common/transport/verbs/verbs_options.h"
 #include "server/persist/node_storage.h"
 
 namespace luwu {
@@ -39,6 +40,7 @@ struct DaemonConfig {
   uint32_t lease_ms = 15000;
   std::vector<uint32_t> shm_allowed_uids;  // besides root and the daemon's own user
   StorageConfig storage = {};
+  transport::VerbsOptions rdma = {};  // docs/operating/rdma.md
   LogLevel log_level = LogLevel::kInfo;
   bool journald = false;
 

@@ -148,13 +148,14 @@ class RunningDaemon final : public Daemon {
     options.stop_checkpoints_percent = config.stop_checkpoints_percent;
     options.stop_percent = config.stop_percent;
     options.scrub_bytes_per_s = config.scrub_bytes_per_s;
+    options.memory_budget_bytes = config_.memory_budget_bytes;
     StatusOr<std::unique_ptr<persist::NodeStorage>> storage = persist::NodeStorage::Open(options);
     if (!storage.ok()) return Annotate(storage.status(), "data directory " + config.path);
     storage_ = *std::move(storage);
-    const persist::StorageSnapshot snapshot = storage_->Snapshot();
-    LogInfo("storage_opened", "path={} engine={} direct={} jobs={} used={} budget={}", config.path,
-            EngineName(snapshot.engine), snapshot.direct, storage_->Jobs().size(),
-            snapshot.used_bytes, snapshot.budget_bytes);
+    StatusOr<MemoryReservation> memory =
+        budget_.Reserve(storage_->Snapshot().memory_bytes, "RocksDB of the data directory");
+    if (!memory.ok()) return memory.status();
+    storage_memory_ = *std::move(memory);
     return OkStatus();
   }
 
@@ -164,7 +165,8 @@ class RunningDaemon final : public Daemon {
     StatusOr<std::unique_ptr<transport::Acceptor>> acceptor =
         transport::MakeAcceptor({.tcp_address = node.data_address,
                                  .shm_path = node.shm_path,
-                                 .shm_allowed_uids = config_.shm_allowed_uids},
+                                 .shm_allowed_uids = config_.shm_allowed_uids,
+                                 .verbs = config_.rdma},
                                 &sessions_);
     if (!acceptor.ok()) return Annotate(acceptor.status(), "data plane");
     acceptor_ = *std::move(acceptor);
@@ -264,6 +266,7 @@ class RunningDaemon final : public Daemon {
     services.checkpoints = checkpoints_.get();
     services.recovery = recovery_.get();
     services.status = status_.get();
+    services.data_plane = acceptor_.get();
     services.heartbeat_ms = config_.heartbeat_ms;
     services.lease_ms = config_.lease_ms;
     services.nodes_fingerprint = fingerprint_;
@@ -338,6 +341,7 @@ class RunningDaemon final : public Daemon {
   MemoryBudget budget_;
   UpdatePool pool_;
   SessionTable sessions_;
+  MemoryReservation storage_memory_;
   std::unique_ptr<persist::NodeStorage> storage_;  // null without a data directory
   std::unique_ptr<transport::Acceptor> acceptor_;
   uint16_t control_port_ = 0;

@@ -56,7 +56,10 @@ void Declare(CLI::App& app, Flags* flags) {
       ->needs(listen);
   app.add_option("--data-dir", flags->quick.data_dir,
                  "With --listen: keep durable points, checkpoints and spilled state here")
-      ->needs(listen);
+      ->needs(listen)
+      ->check([](const std::string& folder) {
+        return folder.empty() ? std::string("is empty: name a folder") : std::string();
+      });
   app.add_option("--log-level", flags->log_level, "debug, info, warning, error or off")
       ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}));
   app.add_flag("--check-config", flags->check_config,

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "client/cli/call_error.h"
 #include "client/cli/gather.h"
 #include "client/cli/table.h"
 #include "common/rpc/status_json.h"
@@ -51,11 +52,12 @@ class Lead {
             return v1::JobService::NewStub(rpc::MakeChannel(endpoint))
                 ->PrepareAsyncListNodes(context, v1::ListNodesRequest(), queue);
           });
-      last = Annotate(lists[0].status(), endpoint);
+      last = CallError(lists[0].status(), {"", endpoint, options_.timeout_ms});
       if (!lists[0].ok()) continue;
       for (const v1::Node& node : lists[0]->nodes()) {
         if (node.weight() == 0) continue;
         name_ = node.name();
+        address_ = node.control_address();
         stub_ = v1::CheckpointService::NewStub(rpc::MakeChannel(node.control_address()));
         return OkStatus();
       }
@@ -77,7 +79,7 @@ class Lead {
                          [&](size_t, grpc::ClientContext* context, grpc::CompletionQueue* queue) {
                            return (stub_.get()->*method)(context, request, queue);
                          });
-    if (!answers[0].ok()) return Annotate(answers[0].status(), "node " + name_);
+    if (!answers[0].ok()) return CallError(answers[0].status(), {name_, address_, patience_ms()});
     return std::move(answers[0]);
   }
 
@@ -85,6 +87,7 @@ class Lead {
   const Options& options_;
   StopSignals* const stop_;
   std::string name_;
+  std::string address_;
   std::unique_ptr<Stub> stub_;
 };
 
@@ -109,6 +112,7 @@ StatusOr<std::string> Create(const Options& options, Lead* lead) {
 StatusOr<std::string> List(const Options& options, Lead* lead) {
   v1::ListCheckpointsRequest request;
   request.set_job(options.job);
+  request.set_timeout_ms(lead->patience_ms());
   ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse response,
                    lead->Call<v1::ListCheckpointsResponse>(request, &Stub::PrepareAsyncList));
   if (options.json) {
@@ -127,7 +131,8 @@ StatusOr<std::string> List(const Options& options, Lead* lead) {
 }
 
 StatusOr<std::string> Delete(const Options& options, Lead* lead) {
-  const auto request = Named<v1::DeleteCheckpointRequest>(options);
+  auto request = Named<v1::DeleteCheckpointRequest>(options);
+  request.set_timeout_ms(lead->patience_ms());
   RETURN_IF_ERROR(
       lead->Call<v1::DeleteCheckpointResponse>(request, &Stub::PrepareAsyncDelete).status());
   if (options.json) {

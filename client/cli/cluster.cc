@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/cli/gather.h"
+#include "common/rpc/cluster_checks.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "luwu/v1/jobs.grpc.pb.h"
 #include "luwu/v1/status.grpc.pb.h"
@@ -35,16 +36,18 @@ std::vector<Cluster::Target> Cluster::FindTargets() {
             ->PrepareAsyncListNodes(context, request, queue);
       });
   std::vector<Target> targets;
-  const auto add = [&targets](const std::string& name, const std::string& address) {
-    const auto same = [&address](const Target& target) { return target.address == address; };
-    if (std::none_of(targets.begin(), targets.end(), same)) targets.push_back({name, address});
+  const auto add = [&targets](const Target& added) {
+    const auto same = [&](const Target& target) { return target.address == added.address; };
+    if (std::none_of(targets.begin(), targets.end(), same)) targets.push_back(added);
   };
   for (const auto& list : lists) {
     if (!list.ok()) continue;
-    for (const v1::Node& node : list->nodes()) add(node.name(), node.control_address());
+    for (const v1::Node& node : list->nodes()) {
+      add({node.name(), node.control_address(), node.weight() > 0});
+    }
   }
   for (size_t i = 0; i < endpoints_.size(); ++i) {
-    if (!lists[i].ok()) add("", endpoints_[i]);
+    if (!lists[i].ok()) add({"", endpoints_[i]});
   }
   return targets;
 }
@@ -66,8 +69,10 @@ std::vector<rpc::NodeStatus> Cluster::GetStatus() {
     } else {
       status = replies[i].status();
     }
-    nodes.push_back({targets[i].name, targets[i].address, std::move(status)});
+    nodes.push_back(
+        {targets[i].name, targets[i].address, std::move(status), targets[i].serves_shards});
   }
+  rpc::AddClusterChecks(&nodes);
   return nodes;
 }
 
@@ -91,20 +96,45 @@ std::vector<HealthReport> Cluster::GetHealth() {
   return reports;
 }
 
-std::vector<DeleteReport> Cluster::DeleteJob(const std::string& job, bool force) {
-  const std::vector<Target> targets = FindTargets();
+void Cluster::DeleteOn(const std::vector<Target>& targets, const Deletion& deletion,
+                       std::vector<DeleteReport>* reports) {
   v1::DeleteJobRequest request;
-  request.set_job(job);
-  request.set_force(force);
+  request.set_job(deletion.job);
+  request.set_force(deletion.force);
   auto replies = Gather<v1::DeleteJobResponse>(
       {.calls = targets.size(), .timeout_ms = timeout_ms_, .stop = stop_},
       [&](size_t i, grpc::ClientContext* context, grpc::CompletionQueue* queue) {
         return v1::JobService::NewStub(ChannelTo(targets[i].address))
             ->PrepareAsyncDelete(context, request, queue);
       });
-  std::vector<DeleteReport> reports;
   for (size_t i = 0; i < targets.size(); ++i) {
-    reports.push_back({targets[i].name, targets[i].address, replies[i].status()});
+    reports->push_back({targets[i].name, targets[i].address, replies[i].status()});
+  }
+}
+
+std::vector<DeleteReport> Cluster::DeleteJob(const std::string& job, bool force) {
+  std::vector<Target> others = FindTargets();
+  std::vector<Target> lead;
+  const auto found = std::find_if(others.begin(), others.end(),
+                                  [](const Target& target) { return target.serves_shards; });
+  if (found != others.end()) {
+    lead.push_back(*found);
+    others.erase(found);
+  }
+  std::vector<DeleteReport> reports;
+  DeleteOn(lead, {job, force}, &reports);
+  const bool refused = !lead.empty() && !reports.front().status.ok() &&
+                       CodeOf(reports.front().status) != ErrorCode::kNotFound;
+  if (!refused || force) {
+    DeleteOn(others, {job, force}, &reports);
+    return reports;
+  }
+  for (const Target& target : others) {
+    reports.push_back({target.name, target.address,
+                       Error(ErrorCode::kCancelled,
+                             "the job stays, because the lead node {} keeps it (--force deletes it "
+                             "all the same)",
+                             lead.front().name)});
   }
   return reports;
 }

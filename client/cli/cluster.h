@@ -40,15 +40,24 @@ class Cluster {
   // several clusters) and for each endpoint that gave none and is on no list.
   std::vector<rpc::NodeStatus> GetStatus();
   std::vector<HealthReport> GetHealth();
+  // On the lead first, without which no round of recovery can bring the job back; when that fails,
+  // the others keep it and their reports say so, unless `force`.
   std::vector<DeleteReport> DeleteJob(const std::string& job, bool force);
 
  private:
   struct Target {
     std::string name;
     std::string address;
+    bool serves_shards = false;
   };
   // Asks the endpoints for their node lists again: a daemon may have come up since.
   std::vector<Target> FindTargets();
+  struct Deletion {
+    std::string job;
+    bool force = false;
+  };
+  void DeleteOn(const std::vector<Target>& targets, const Deletion& deletion,
+                std::vector<DeleteReport>* reports);
   std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address);
 
   const std::vector<std::string> endpoints_;

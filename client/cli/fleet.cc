@@ -58,10 +58,7 @@ StatusOr<Fleet> Fleet::Find(const Options& options, StopSignals* stop) {
   const auto answer =
       std::find_if(lists.begin(), lists.end(), [](const auto& list) { return list.ok(); });
   if (answer == lists.end()) {
-    return Error(ErrorCode::kUnavailable,
-                 "no daemon answers at {}; is luwud running there? (--endpoint or LUWU_ENDPOINT "
-                 "names another): {}",
-                 options.endpoints.front(), MessageOf(lists.front().status()));
+    return CallError(lists.front().status(), {"", options.endpoints.front(), options.timeout_ms});
   }
   for (const v1::Node& node : (*answer)->nodes()) {
     if (node.weight() == 0) continue;

@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include "client/cli/call_error.h"
 #include "client/cli/gather.h"
 #include "client/cli/options.h"
 #include "client/cli/stop_signals.h"
@@ -95,7 +96,8 @@ class Fleet {
       if (results[i].ok()) {
         responses.push_back(std::move(*results[i]));
       } else if (!error || CodeOf(*error) == ErrorCode::kCancelled) {
-        error = Annotate(results[i].status(), "node " + members_[i].name);
+        error = CallError(results[i].status(),
+                          {members_[i].name, members_[i].address, options.timeout_ms});
       }
     }
     if (error) return *error;

@@ -13,6 +13,7 @@
 #include <fmt/ranges.h>
 #include <grpc/support/log.h>
 
+#include "client/cli/call_error.h"
 #include "client/cli/checkpoint.h"
 #include "client/cli/cluster.h"
 #include "client/cli/options.h"
@@ -25,6 +26,8 @@
 
 namespace luwu::cli {
 namespace {
+
+constexpr uint64_t kDeleteMs = 30'000;
 
 struct Frame {
   std::string text;
@@ -145,8 +148,10 @@ int Run(int argc, char** argv) {
   if (options.command == Command::kCheckpoint) return Checkpoint(options, &stop);
   if (options.command == Command::kImport) return Import(options, &stop);
   if (options.command == Command::kExport) return Export(options, &stop);
-  Cluster cluster(options.endpoints, options.timeout_ms, &stop);
-  if (options.command == Command::kDelete) return Delete(options, &cluster);
+  const bool deletes = options.command == Command::kDelete;
+  const bool patient = deletes && !options.timeout_given;  // a daemon waits for what is under way
+  Cluster cluster(options.endpoints, patient ? kDeleteMs : options.timeout_ms, &stop);
+  if (deletes) return Delete(options, &cluster);
   if (options.watch_s) return Watch(options, &cluster, &stop);
   const Frame frame = MakeFrame(options, &cluster);
   Print(frame.text);

@@ -1,10 +1,13 @@
 #include "client/cli/options.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 
 #include <CLI/CLI.hpp>
 
+#include "client/cli/suggest.h"
+#include "client/cli/table.h"
 #include "common/config/quantity.h"
 #include "common/rpc/address.h"
 
@@ -61,6 +64,21 @@ std::string CheckAbsolute(const std::string& path) {
 }
 
 std::string CheckNotEmpty(const std::string& name) { return name.empty() ? "it is empty" : ""; }
+
+// As the daemons check it; here so that a name is never taken for something else on the way.
+std::string CheckNewName(const std::string& name) {
+  const auto alphanumeric = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+  };
+  const auto allowed = [&](char c) { return alphanumeric(c) || c == '.' || c == '_' || c == '-'; };
+  if (!name.empty() && alphanumeric(name.front()) &&
+      std::all_of(name.begin(), name.end(), allowed)) {
+    return "";
+  }
+  return "'" + Printable(name) +
+         "' is no name of a checkpoint: it begins with a letter or digit and has letters, digits, "
+         "'.', '_' and '-'";
+}
 
 void AddPath(CLI::App* command, Options* options, const char* name, const char* text) {
   command->add_option("job", options->job, "Name of the job")->required()->type_name("JOB");
@@ -123,9 +141,10 @@ void AddCheckpoint(CLI::App* command, Options* options) {
     sub->callback([options, verb] { options->checkpoint_verb = verb; });
     sub->add_option("job", options->job, "Name of the job")->required()->type_name("JOB");
     if (verb == CheckpointVerb::kList) return;
-    sub->add_option("name", options->checkpoint, "Name of the checkpoint")
-        ->required()
-        ->type_name("NAME");
+    CLI::Option* positional = sub->add_option("name", options->checkpoint, "Name of the checkpoint")
+                                  ->required()
+                                  ->type_name("NAME");
+    if (verb == CheckpointVerb::kCreate) positional->check(CLI::Validator(CheckNewName, ""));
   };
   add(CheckpointVerb::kCreate, "create", "Keep weights and state of the open step, on all nodes");
   add(CheckpointVerb::kList, "list", "Checkpoints that all nodes have");
@@ -150,6 +169,25 @@ void AddCommands(CLI::App* app, Options* options) {
   AddCheckpoint(add(Command::kCheckpoint, "checkpoint", "Named checkpoints of a job"), options);
   AddImport(add(Command::kImport, "import", "Load a job's weights from safetensors"), options);
   AddExport(add(Command::kExport, "export", "Write a job's weights as safetensors"), options);
+}
+
+}  // namespace
+
+namespace {
+
+// Where a command should be there is a word that is none: what to say about it; else empty.
+std::string UnknownCommandOf(const CLI::App& app) {
+  const CLI::App* place = &app;
+  while (!place->get_subcommands().empty()) place = place->get_subcommands().front();
+  std::vector<std::string> choices;
+  for (const CLI::App* choice : place->get_subcommands(nullptr)) {
+    choices.push_back(choice->get_name());
+  }
+  if (choices.empty()) return "";  // a command was found; something else is wrong
+  const std::vector<std::string> words = app.remaining(true);
+  const auto word = std::find_if(words.begin(), words.end(),
+                                 [](const std::string& each) { return !each.starts_with('-'); });
+  return word == words.end() ? "" : UnknownCommand(Printable(*word), choices);
 }
 
 }  // namespace
@@ -181,6 +219,10 @@ std::optional<int> ParseCommandLine(int argc, char** argv, Options* options) {
       options->watch_s = watch_text.empty() ? kDefaultWatchSeconds : std::stod(watch_text);
     }
   } catch (const CLI::ParseError& error) {
+    if (const std::string word = UnknownCommandOf(app); !word.empty()) {
+      std::cerr << "luwuctl: " << word << "\nRun with --help for more information.\n";
+      return kExitUsage;
+    }
     return app.exit(error, std::cout, std::cerr) == 0 ? kExitOk : kExitUsage;
   }
   if (options->endpoints.empty()) options->endpoints = {kDefaultEndpoint};

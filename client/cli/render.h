@@ -9,9 +9,6 @@
 
 namespace luwu::cli {
 
-// The error of a node in one line: gRPC's account of a failed connection is cut to its cause.
-std::string Reason(const Status& status);
-
 std::string StatusTables(const std::vector<rpc::NodeStatus>& nodes);
 std::string JobTables(const std::vector<rpc::NodeStatus>& nodes);
 // Data directories and durable points; empty when there are none.

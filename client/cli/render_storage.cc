@@ -15,8 +15,11 @@ struct Points {
   std::string level;
   std::optional<uint64_t> step;
   bool missing = false;
+  uint64_t stored_bytes = 0;  // of all nodes
 
   void Add(const v1::JobStatus& job) {
+    stored_bytes += job.stored_bytes();
+    if (job.durability().empty()) return;  // recovering or lost: only that is known
     every = job.durable_every();
     level = job.durability();
     missing = missing || !job.has_durable_step();
@@ -29,14 +32,16 @@ std::string PointsTable(const std::vector<rpc::NodeStatus>& nodes) {
   for (const rpc::NodeStatus& node : nodes) {
     if (!node.status.ok()) continue;
     for (const v1::JobStatus& job : node.status->jobs()) {
-      if (job.durable_every() > 0 || job.has_durable_step()) jobs[job.name()].Add(job);
+      const bool kept = job.durable_every() > 0 || job.has_durable_step();
+      if (kept || job.stored_bytes() > 0) jobs[job.name()].Add(job);
     }
   }
-  Table table({"JOB", ">POINT EVERY", "DURABILITY", ">NEWEST POINT"});
+  Table table({"JOB", ">POINT EVERY", "DURABILITY", ">NEWEST POINT", ">ON DISK"});
   for (const auto& [name, points] : jobs) {
     const bool known = points.step && !points.missing;
-    table.AddRow({name, points.every == 0 ? "-" : std::to_string(points.every), points.level,
-                  known ? std::to_string(*points.step) : "-"});
+    table.AddRow({name, points.every == 0 ? "-" : std::to_string(points.every),
+                  points.level.empty() ? "-" : points.level,
+                  known ? std::to_string(*points.step) : "-", ShortBytes(points.stored_bytes)});
   }
   return table.empty() ? "" : "\n" + table.Render();
 }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "client/cli/call_error.h"
 #include "client/cli/render.h"
 #include "client/cli/table.h"
 
@@ -220,15 +221,6 @@ std::string DownTable(const std::vector<NodeStatus>& nodes) {
 }
 
 }  // namespace
-
-std::string Reason(const Status& status) {
-  const std::string message = MessageOf(status);
-  if (!message.starts_with("failed to connect to all addresses")) return ToString(status);
-  const bool refused = message.find("Connection refused") != std::string::npos;
-  const size_t colon = message.rfind(": ");
-  const std::string cause = refused ? "connection refused" : message.substr(colon + 2);
-  return colon == std::string::npos ? "cannot connect" : "cannot connect: " + cause;
-}
 
 std::string StatusTables(const std::vector<NodeStatus>& nodes) {
   return Summary(nodes) + NodeTable(nodes) + JobTotalsTable(nodes) + StorageTables(nodes) +

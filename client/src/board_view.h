@@ -15,9 +15,11 @@ namespace luwu::client {
 class BoardView {
  public:
   BoardView() = default;
-  // `memory` holds BoardBytes(slots, shards) and is 64-byte aligned.
-  BoardView(ConstByteSpan memory, uint32_t slots)
-      : base_(memory.data()), published_offset_(BoardPublishedOffset(slots)) {}
+  // `memory` holds BoardBytes(slots, shards, whether there is a window) and is 64-byte aligned.
+  BoardView(ConstByteSpan memory, uint32_t slots, uint64_t shards)
+      : base_(memory.data()),
+        published_offset_(BoardPublishedOffset(slots)),
+        places_offset_(BoardPlacesOffset(slots, shards)) {}
 
   // Times the daemon has given `slot` back.
   uint32_t released(uint32_t slot) const {
@@ -26,6 +28,10 @@ class BoardView {
   // Newest readable version of a local shard, plus one; 0: none.
   uint64_t published(uint32_t local_shard) const {
     return Load<uint64_t>(published_offset_ + sizeof(uint64_t) * local_shard);
+  }
+  // Only with a window: where a copy is in it (WindowPlace::word).
+  uint64_t place(uint32_t local_shard, uint64_t version) const {
+    return Load<uint64_t>(places_offset_ + sizeof(uint64_t) * (2 * local_shard + version % 2));
   }
   uint64_t current_step() const { return Load<uint64_t>(offsetof(BoardHeader, current_step)); }
 
@@ -49,6 +55,7 @@ class BoardView {
 
   const std::byte* base_ = nullptr;
   uint64_t published_offset_ = 0;
+  uint64_t places_offset_ = 0;
 };
 
 }  // namespace luwu::client

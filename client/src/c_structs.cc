@@ -234,18 +234,18 @@ Status CheckOut(const void* pointer, const char* what) {
   return Error(ErrorCode::kInvalidArgument, "{} is NULL", what);
 }
 
-StatusOr<OpenOptions> ToOpenOptions(const luwu_open_options* in) {
-  RETURN_IF_ERROR(CheckStruct(in, "options"));
-  if (in->reserved != 0) {
-    return Error(ErrorCode::kInvalidArgument, "options.reserved is {}; it must be 0", in->reserved);
-  }
+StatusOr<OpenOptions> ToOpenOptions(const luwu_open_options* given) {
+  RETURN_IF_ERROR(CheckStruct(given, "options"));
+  const luwu_open_options values = Widened(*given);
+  const luwu_open_options* in = &values;
   OpenOptions options;
+  ASSIGN_OR_RETURN(options.must_train, ToBool(in->must_train, "options.must_train"));
   ASSIGN_OR_RETURN(options.endpoints, ToEndpoints(in->endpoints));
   ASSIGN_OR_RETURN(options.job, ToJob(in->job));
   options.rank = in->rank;
   options.restart_count = in->restart_count;
   ASSIGN_OR_RETURN(options.transport,
-                   ToEnum<TransportChoice>(in->transport, LUWU_TRANSPORT_AUTO, LUWU_TRANSPORT_TCP,
+                   ToEnum<TransportChoice>(in->transport, LUWU_TRANSPORT_AUTO, LUWU_TRANSPORT_VERBS,
                                            "options.transport"));
   ASSIGN_OR_RETURN(options.verify,
                    ToEnum<VerifyPayload>(static_cast<int32_t>(in->verify_served_crc), 0, 2,
@@ -256,6 +256,9 @@ StatusOr<OpenOptions> ToOpenOptions(const luwu_open_options* in) {
   options.tcp_connections = or_default(in->tcp_connections, kConnectionsDefault);
   options.timeout_ms = or_default(in->timeout_ms, kTimeoutMsDefault);
   options.patience_ms = or_default(in->node_timeout_ms, kPatienceMsDefault);
+  if (in->rdma != nullptr) {
+    ASSIGN_OR_RETURN(options.rdma, transport::ParseVerbsOptions(in->rdma));
+  }
   if (in->fault_plan != nullptr) {
     ASSIGN_OR_RETURN(options.faults, transport::ParseFaultPlan(in->fault_plan));
   }

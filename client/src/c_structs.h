@@ -24,6 +24,8 @@ inline constexpr std::array<uint32_t, 2> kFormerSizes<luwu_job_spec> = {80, 152}
 template <>
 inline constexpr std::array<uint32_t, 1> kFormerSizes<luwu_hyper> = {64};
 template <>
+inline constexpr std::array<uint32_t, 1> kFormerSizes<luwu_open_options> = {64};
+template <>
 inline constexpr std::array<uint32_t, 2> kFormerSizes<luwu_session_info> = {56, 64};
 template <>
 inline constexpr std::array<uint32_t, 1> kFormerSizes<luwu_commit_result> = {528};

@@ -21,6 +21,13 @@ StatusOr<bool> FetchEngine::IsReadable(const MonitorLock&, const FetchCall& call
 Status FetchEngine::DeadlineError(const MonitorLock& lock, const Job& job) {
   NodeLink& node = fabric_->node(job.blocked_node);
   if (const auto down = fabric_->FirstDown(lock)) return *down;
+  if (job.unloaded != nullptr) {
+    return Error(ErrorCode::kDeadline,
+                 "{}: the copy is not in the node's memory and was asked for; its disk is too slow "
+                 "for the deadline, or its window of {} copies too small for all who read",
+                 Describe(job.call, *job.unloaded),
+                 fabric_->plan().map(job.unloaded->node).window_slots());
+  }
   if (job.late != nullptr) {
     const uint64_t published = node.board().published(job.late->local_index);
     const std::string newest = published == 0 ? "no version is loaded yet"
@@ -47,31 +54,32 @@ bool FetchEngine::WantsCrc(const MonitorLock& lock, const FetchCall& call, const
   return false;
 }
 
-ConstByteSpan FetchEngine::MappedPayload(const FetchCall& call, const ShardPlan& shard,
+ConstByteSpan FetchEngine::MappedPayload(const ShardPlan& shard, const CopyPlace& place,
                                          const Link& link) const {
-  const uint64_t offset =
-      fabric_->plan().map(shard.node).payload_offset(shard.local_index, StoredVersion(call));
-  return link.weights().subspan(offset, shard.range.elements * DTypeBytes(served()));
+  return link.weights().subspan(place.payload_offset, shard.range.elements * DTypeBytes(served()));
 }
 
-ShardHeader FetchEngine::MappedHeader(const FetchCall& call, const ShardPlan& shard,
-                                      const Link& link) const {
+ShardHeader FetchEngine::MappedHeader(const CopyPlace& place, const Link& link) const {
   ShardHeader header;
-  const uint64_t offset = ShardMap::header_offset(shard.local_index, StoredVersion(call));
-  std::memcpy(&header, link.weights().subspan(offset, sizeof header).data(), sizeof header);
+  std::memcpy(&header, link.weights().subspan(place.header_offset, sizeof header).data(),
+              sizeof header);
   return header;
 }
 
-Status FetchEngine::CheckCopy(const FetchCall& call, const ShardPlan& shard,
-                              const ShardHeader& header, ConstByteSpan payload) {
+StatusOr<bool> FetchEngine::CheckCopy(const FetchCall& call, const ShardPlan& shard,
+                                      const CopyPlace& place, const ShardHeader& header,
+                                      ConstByteSpan payload) {
   const ShardHeaderExpectation expected{
       .epoch = fabric_->options().epoch,
       .version = StoredVersion(call),
       .layer = call.layer,
       .shard = shard.shard,
       .dtype = served(),
-      .payload_bytes = shard.range.elements * DTypeBytes(served())};
+      .payload_bytes = shard.range.elements * DTypeBytes(served()),
+      .residence = place.residence};
   Status status = CheckShardHeader(header, expected);
+  // Whatever the header says, it may be that of the next copy, half written.
+  if (!status.ok() && place.residence != 0) return false;
   if (CodeOf(status) == ErrorCode::kStaleVersion && header.version < expected.version) {
     status = Error(ErrorCode::kCorrupt, "its header says version {} after the board announced {}",
                    header.version, call.version);
@@ -79,7 +87,7 @@ Status FetchEngine::CheckCopy(const FetchCall& call, const ShardPlan& shard,
   if (status.ok() && !payload.empty() && Crc32c(payload) != header.payload_crc32c) {
     status = Error(ErrorCode::kCorrupt, "the payload does not match its CRC32C");
   }
-  if (status.ok()) return status;
+  if (status.ok()) return true;
   MonitorLock lock(fabric_->monitor());
   if (!fabric_->progress(lock).IsProtected(call.layer, call.version)) {
     return Error(ErrorCode::kStaleVersion, "{}: it was being replaced while it was read ({})",

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "client/src/fetch_action.h"
 #include "common/base/crc32c.h"
 
 namespace luwu::client {
@@ -14,13 +15,6 @@ constexpr size_t kUnits = 16;  // shards in flight per fetch
 constexpr uint64_t kStagingBytesMax = 32 * kMiB;
 
 }  // namespace
-
-struct FetchEngine::Action {
-  enum class Kind { kDone, kCopy, kRead, kReadAgain, kAccept } kind = Kind::kDone;
-  const ShardPlan* shard = nullptr;
-  ReadUnit* unit = nullptr;
-  std::shared_ptr<Link> link;
-};
 
 FetchContext::FetchContext(Fabric& fabric) : waiter(fabric.monitor()) {
   for (size_t i = 0; i < kUnits; ++i) units.push_back(std::make_unique<ReadUnit>(&fabric, &waiter));
@@ -87,15 +81,14 @@ Status FetchEngine::NextAction(const MonitorLock& lock, Job& job, Action* action
     RETURN_IF_ERROR(fabric_->Health(lock));
     Status error;
     TimePoint wake_at = job.call.deadline;
-    job.late = nullptr;
+    job.late = job.unloaded = nullptr;
     if (TakeUnit(lock, job, action, &error, &wake_at)) return error;
-    if (TakeShard(lock, job, action, &error)) return error;
+    if (TakeShard(lock, job, action, &error, &wake_at)) return error;
     const auto is_free = [&](const auto& unit) {
       return unit->state(lock) == ReadUnit::State::kFree;
     };
     const auto& units = job.context->units;
-    if (job.next_shard >= job.plan->shards.size() &&
-        std::all_of(units.begin(), units.end(), is_free)) {
+    if (NextShard(job) == nullptr && std::all_of(units.begin(), units.end(), is_free)) {
       return OkStatus();
     }
     RETURN_IF_ERROR(fabric_->CheckAllNodes(lock));
@@ -109,7 +102,7 @@ bool FetchEngine::TakeUnit(const MonitorLock& lock, Job& job, Action* action, St
                            TimePoint* wake_at) {
   for (const auto& unit : job.context->units) {
     if (unit->state(lock) == ReadUnit::State::kArrived) {
-      *action = {Action::Kind::kAccept, unit->plan.shard, unit.get(), nullptr};
+      *action = {.kind = Action::Kind::kAccept, .shard = unit->plan.shard, .unit = unit.get()};
       return true;
     }
     if (unit->state(lock) == ReadUnit::State::kFree) continue;
@@ -131,22 +124,40 @@ bool FetchEngine::TakeUnit(const MonitorLock& lock, Job& job, Action* action, St
     }
     unit->BeginPost(lock);
     fabric_->counters().retries.fetch_add(1, std::memory_order_relaxed);
-    *action = {Action::Kind::kReadAgain, unit->plan.shard, unit.get(), std::move(link)};
+    *action = {.kind = Action::Kind::kReadAgain,
+               .shard = unit->plan.shard,
+               .unit = unit.get(),
+               .link = std::move(link)};
     return true;
   }
   return false;
 }
 
-// True when the next wanted shard can be copied or read (or an error is set).
-bool FetchEngine::TakeShard(const MonitorLock& lock, Job& job, Action* action, Status* error) {
-  const std::vector<Segment>& segments = job.context->segments;
+// The next wanted shard that is not on its way; null: there is none.
+const ShardPlan* FetchEngine::NextShard(Job& job) {
+  if (!job.again.empty()) return job.again.back();
   const std::vector<ShardPlan>& shards = job.plan->shards;
   while (job.next_shard < shards.size() &&
-         Intersecting(segments, shards[job.next_shard].range).empty()) {
+         Intersecting(job.context->segments, shards[job.next_shard].range).empty()) {
     ++job.next_shard;
   }
-  if (job.next_shard >= shards.size()) return false;
-  const ShardPlan& shard = shards[job.next_shard];
+  return job.next_shard < shards.size() ? &shards[job.next_shard] : nullptr;
+}
+
+void FetchEngine::CountTaken(Job& job) {
+  if (job.again.empty()) {
+    ++job.next_shard;
+  } else {
+    job.again.pop_back();
+  }
+}
+
+// True when the next wanted shard can be copied, read, or asked for (or an error is set).
+bool FetchEngine::TakeShard(const MonitorLock& lock, Job& job, Action* action, Status* error,
+                            TimePoint* wake_at) {
+  const ShardPlan* const next = NextShard(job);
+  if (next == nullptr) return false;
+  const ShardPlan& shard = *next;
   job.blocked_node = shard.node;
   if (*error = fabric_->CheckNode(lock, shard.node); !error->ok()) return true;
   const StatusOr<bool> readable = IsReadable(lock, job.call, shard);
@@ -160,20 +171,31 @@ bool FetchEngine::TakeShard(const MonitorLock& lock, Job& job, Action* action, S
   }
   std::shared_ptr<Link> link = fabric_->node(shard.node).link(lock);
   if (link == nullptr) return false;
-  if (fabric_->node(shard.node).is_shm()) {
-    *action = {Action::Kind::kCopy, &shard, nullptr, std::move(link)};
-    ++job.next_shard;
+  const StatusOr<std::optional<CopyPlace>> place = FindPlace(lock, job.call, shard);
+  if (!place.ok()) {
+    *error = place.status();
     return true;
   }
-  ReadUnit::Plan plan = PlanRead(lock, job, shard);
+  if (!*place) {
+    job.unloaded = &shard;
+    return TakeWishes(lock, job, shard, action, wake_at);
+  }
+  if (fabric_->node(shard.node).is_shm()) {
+    *action = {
+        .kind = Action::Kind::kCopy, .shard = &shard, .link = std::move(link), .place = **place};
+    CountTaken(job);
+    return true;
+  }
+  ReadUnit::Plan plan = PlanRead(lock, job, shard, **place);
   for (const auto& unit : job.context->units) {
     if (unit->state(lock) != ReadUnit::State::kFree) continue;
     if (plan.staged && unit->staging.empty()) continue;
     if (plan.staged) plan.target = unit->staging.first(plan.range.elements * DTypeBytes(served()));
     unit->plan = plan;
     unit->BeginPost(lock);
-    *action = {Action::Kind::kRead, &shard, unit.get(), std::move(link)};
-    ++job.next_shard;
+    *action = {
+        .kind = Action::Kind::kRead, .shard = &shard, .unit = unit.get(), .link = std::move(link)};
+    CountTaken(job);
     return true;
   }
   return false;
@@ -182,12 +204,12 @@ bool FetchEngine::TakeShard(const MonitorLock& lock, Job& job, Action* action, S
 // Whole shards when the CRC is wanted, else what the segments need; straight into the caller's
 // memory when that is one piece of the served dtype.
 ReadUnit::Plan FetchEngine::PlanRead(const MonitorLock& lock, const Job& job,
-                                     const ShardPlan& shard) {
+                                     const ShardPlan& shard, const CopyPlace& place) {
   const std::span<const Segment> inside = Intersecting(job.context->segments, shard.range);
   const ShardRange hull = Hull(job.context->segments, shard.range);
   ReadUnit::Plan plan;
   plan.shard = &shard;
-  plan.version = StoredVersion(job.call);
+  plan.place = place;
   plan.verify = WantsCrc(lock, job.call, shard, hull.elements == shard.range.elements);
   plan.range = plan.verify ? shard.range : hull;
   plan.staged = inside.size() != 1 || inside.front().dtype != served() ||
@@ -204,7 +226,10 @@ Status FetchEngine::Perform(Job& job, const Action& action) {
     case Action::Kind::kDone:
       return OkStatus();
     case Action::Kind::kCopy:
-      return CopyMapped(job, *action.shard, *action.link);
+      return CopyMapped(job, action);
+    case Action::Kind::kAsk:
+      SendWishes(action);
+      return OkStatus();
     case Action::Kind::kAccept:
       return AcceptUnit(job, *action.unit);
     case Action::Kind::kRead:
@@ -220,8 +245,9 @@ Status FetchEngine::Perform(Job& job, const Action& action) {
   return OkStatus();
 }
 
-Status FetchEngine::CopyMapped(const Job& job, const ShardPlan& shard, const Link& link) {
-  const ConstByteSpan payload = MappedPayload(job.call, shard, link);
+Status FetchEngine::CopyMapped(Job& job, const Action& action) {
+  const ShardPlan& shard = *action.shard;
+  const ConstByteSpan payload = MappedPayload(shard, action.place, *action.link);
   ScatterRange(job.context->segments, shard.range, served(), payload);
   // The header is read after the payload: if it still names the version, so were the bytes.
   std::atomic_thread_fence(std::memory_order_acquire);
@@ -231,8 +257,13 @@ Status FetchEngine::CopyMapped(const Job& job, const ShardPlan& shard, const Lin
     constexpr bool kAllMapped = true;
     verify = WantsCrc(lock, job.call, shard, kAllMapped);
   }
-  RETURN_IF_ERROR(CheckCopy(job.call, shard, MappedHeader(job.call, shard, link),
-                            verify ? payload : ConstByteSpan()));
+  ASSIGN_OR_RETURN(const bool stayed, CheckCopy(job.call, shard, action.place,
+                                                MappedHeader(action.place, *action.link),
+                                                verify ? payload : ConstByteSpan()));
+  if (!stayed) {
+    NoteGone(job, shard, action.place.residence);
+    return OkStatus();
+  }
   uint64_t elements = 0;
   for (const Segment& segment : Intersecting(job.context->segments, shard.range)) {
     elements += Clip(segment, shard.range).count;
@@ -242,10 +273,17 @@ Status FetchEngine::CopyMapped(const Job& job, const ShardPlan& shard, const Lin
   return OkStatus();
 }
 
-Status FetchEngine::AcceptUnit(const Job& job, ReadUnit& unit) {
+Status FetchEngine::AcceptUnit(Job& job, ReadUnit& unit) {
   const ReadUnit::Plan& plan = unit.plan;
-  RETURN_IF_ERROR(CheckCopy(job.call, *plan.shard, unit.header(),
-                            plan.verify ? ConstByteSpan(plan.target) : ConstByteSpan()));
+  ASSIGN_OR_RETURN(const bool stayed,
+                   CheckCopy(job.call, *plan.shard, plan.place, unit.header(),
+                             plan.verify ? ConstByteSpan(plan.target) : ConstByteSpan()));
+  if (!stayed) {
+    NoteGone(job, *plan.shard, plan.place.residence);
+    MonitorLock lock(fabric_->monitor());
+    unit.Release(lock);
+    return OkStatus();
+  }
   if (plan.staged) {
     // The segments may be wider than the range that was read, but not inside the shard.
     ScatterRange(job.context->segments, plan.range, served(), plan.target);

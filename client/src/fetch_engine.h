@@ -7,6 +7,9 @@
 // has closed the layer (see StepProgress::IsProtected). By default a part of a shard is read
 // without the rest of it and without its CRC: the header alone proves the version.
 //
+// Of a node whose served copies are not all in memory, the copies that are not there are asked for,
+// some ahead; one that goes away while it is read is asked for again.
+//
 // Runs on the caller's thread or the fetch lane, several at once. No wait is longer than the
 // deadline, the life of the session, or the patience with a node that is down. When it returns,
 // nothing writes into the caller's memory any more.
@@ -74,8 +77,10 @@ class FetchEngine {
     FetchContext* context = nullptr;
     const LayerPlan* plan = nullptr;
     size_t next_shard = 0;
-    uint32_t blocked_node = 0;        // whose version or link is waited for
-    const ShardPlan* late = nullptr;  // shard whose version is not there yet
+    std::vector<const ShardPlan*> again;  // have gone from the window while they were read
+    uint32_t blocked_node = 0;            // whose version or link is waited for
+    const ShardPlan* late = nullptr;      // shard whose version is not there yet
+    const ShardPlan* unloaded = nullptr;  // ... is there, but not in the window
   };
   struct Action;
 
@@ -84,14 +89,28 @@ class FetchEngine {
   Status NextAction(const MonitorLock& lock, Job& job, Action* action);
   bool TakeUnit(const MonitorLock& lock, Job& job, Action* action, Status* error,
                 TimePoint* wake_at);
-  bool TakeShard(const MonitorLock& lock, Job& job, Action* action, Status* error);
-  ReadUnit::Plan PlanRead(const MonitorLock& lock, const Job& job, const ShardPlan& shard);
+  const ShardPlan* NextShard(Job& job);
+  void CountTaken(Job& job);
+  bool TakeShard(const MonitorLock& lock, Job& job, Action* action, Status* error,
+                 TimePoint* wake_at);
+  ReadUnit::Plan PlanRead(const MonitorLock& lock, const Job& job, const ShardPlan& shard,
+                          const CopyPlace& place);
   Status Perform(Job& job, const Action& action);
-  Status CopyMapped(const Job& job, const ShardPlan& shard, const Link& link);
-  Status AcceptUnit(const Job& job, ReadUnit& unit);
+  Status CopyMapped(Job& job, const Action& action);
+  Status AcceptUnit(Job& job, ReadUnit& unit);
   void Drain(Job& job);
+  CopyPlace FixedPlace(const FetchCall& call, const ShardPlan& shard) const;
   Status CollectView(const MonitorLock& lock, const Job& job, std::vector<ViewPiece>* pieces,
                      std::vector<std::shared_ptr<Link>>* links);
+
+  // ---- fetch_window.cc
+  // Nothing: it is not in the node's window, and has to be asked for.
+  StatusOr<std::optional<CopyPlace>> FindPlace(const MonitorLock& lock, const FetchCall& call,
+                                               const ShardPlan& shard);
+  bool TakeWishes(const MonitorLock& lock, Job& job, const ShardPlan& first, Action* action,
+                  TimePoint* wake_at);
+  void SendWishes(const Action& action);
+  void NoteGone(Job& job, const ShardPlan& shard, uint64_t residence);
 
   // ---- fetch_check.cc: what may be read, and whether what was read is right --------------------
   // A frozen layer has one content, stored as version 0.
@@ -103,12 +122,13 @@ class FetchEngine {
   Status DeadlineError(const MonitorLock& lock, const Job& job);
   // `whole`: all of the shard is wanted, so that its CRC costs no byte more.
   bool WantsCrc(const MonitorLock& lock, const FetchCall& call, const ShardPlan& shard, bool whole);
-  ConstByteSpan MappedPayload(const FetchCall& call, const ShardPlan& shard,
+  ConstByteSpan MappedPayload(const ShardPlan& shard, const CopyPlace& place,
                               const Link& link) const;
-  ShardHeader MappedHeader(const FetchCall& call, const ShardPlan& shard, const Link& link) const;
-  // Judges bytes that have been copied. `payload` empty: its CRC is not wanted.
-  Status CheckCopy(const FetchCall& call, const ShardPlan& shard, const ShardHeader& header,
-                   ConstByteSpan payload);
+  ShardHeader MappedHeader(const CopyPlace& place, const Link& link) const;
+  // Judges bytes that have been copied. `payload` empty: its CRC is not wanted. False: they were
+  // going from the window.
+  StatusOr<bool> CheckCopy(const FetchCall& call, const ShardPlan& shard, const CopyPlace& place,
+                           const ShardHeader& header, ConstByteSpan payload);
   std::string Describe(const FetchCall& call, const ShardPlan& shard) const;
   DType served() const { return fabric_->plan().spec().served_dtype; }
 

@@ -14,10 +14,16 @@ Status FetchEngine::View(const FetchCall& call, FetchContext& context,
   job.plan = &fabric_->plan().layers()[call.layer];
   for (const LayerPlan::NodeShards& here : job.plan->by_node) {
     NodeLink& node = fabric_->node(here.node);
+    if (fabric_->plan().map(here.node).has_window()) {
+      return Error(ErrorCode::kUnsupported,
+                   "a view needs served copies that stay in memory, and those of {} do not fit; "
+                   "use luwu_fetch",
+                   node.Name());
+    }
     if (node.is_shm()) continue;
     return Error(ErrorCode::kUnsupported,
-                 "a view needs shared memory, and {} is reached by tcp; use luwu_fetch",
-                 node.Name());
+                 "a view needs shared memory, and {} is reached by {}; use luwu_fetch", node.Name(),
+                 transport::KindName(node.kind()));
   }
   std::vector<std::shared_ptr<Link>>& links = context.view_links;
   links.clear();
@@ -28,11 +34,20 @@ Status FetchEngine::View(const FetchCall& call, FetchContext& context,
   for (const ShardPlan& shard : job.plan->shards) {
     const Link& link = *links[shard.node];
     const bool verify = fabric_->options().verify == VerifyPayload::kAlways;
-    RETURN_IF_ERROR(CheckCopy(call, shard, MappedHeader(call, shard, link),
-                              verify ? MappedPayload(call, shard, link) : ConstByteSpan()));
+    const CopyPlace place = FixedPlace(call, shard);
+    RETURN_IF_ERROR(CheckCopy(call, shard, place, MappedHeader(place, link),
+                              verify ? MappedPayload(shard, place, link) : ConstByteSpan())
+                        .status());
   }
   links.clear();
   return OkStatus();
+}
+
+CopyPlace FetchEngine::FixedPlace(const FetchCall& call, const ShardPlan& shard) const {
+  const ShardMap& map = fabric_->plan().map(shard.node);
+  const uint64_t version = StoredVersion(call);
+  return {.payload_offset = map.payload_offset(shard.local_index, version),
+          .header_offset = ShardMap::header_offset(shard.local_index, version)};
 }
 
 // Waits until all shards are readable and all links up, then takes the addresses at one moment.
@@ -70,7 +85,8 @@ Status FetchEngine::CollectView(const MonitorLock& lock, const Job& job,
   for (const ViewRun& run : job.plan->runs) {
     const ShardPlan first{
         .node = run.node, .local_index = run.local_index, .shard = 0, .range = run.range};
-    pieces->push_back({MappedPayload(job.call, first, *(*links)[run.node]).data(), run.range});
+    const CopyPlace place = FixedPlace(job.call, first);
+    pieces->push_back({MappedPayload(first, place, *(*links)[run.node]).data(), run.range});
     fabric_->node(run.node).PinView(lock, job.call.version);
   }
   return OkStatus();

@@ -7,12 +7,15 @@
 
 namespace luwu::client {
 
-ModelPlan::ModelPlan(JobSpec spec, std::vector<Node> nodes)
+ModelPlan::ModelPlan(JobSpec spec, std::vector<Node> nodes,
+                     const std::vector<uint32_t>& window_slots)
     : spec_(std::move(spec)), nodes_(std::move(nodes)) {
   const Placement placement(nodes_, spec_);
   lead_ = placement.lead();
   maps_.reserve(nodes_.size());
-  for (uint32_t node = 0; node < nodes_.size(); ++node) maps_.emplace_back(spec_, placement, node);
+  for (uint32_t node = 0; node < nodes_.size(); ++node) {
+    maps_.emplace_back(spec_, placement, node, window_slots.empty() ? 0 : window_slots[node]);
+  }
   layers_.reserve(spec_.layers.size());
   for (uint32_t layer = 0; layer < spec_.layers.size(); ++layer) {
     layers_.push_back(PlanLayer(placement, layer));

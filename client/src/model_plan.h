@@ -41,8 +41,9 @@ struct LayerPlan {
 
 class ModelPlan {
  public:
-  // Both arguments have been validated.
-  ModelPlan(JobSpec spec, std::vector<Node> nodes);
+  // All arguments have been validated.
+  // `window_slots` by node, as the daemons say (common/wire/window.h); none: no windows.
+  ModelPlan(JobSpec spec, std::vector<Node> nodes, const std::vector<uint32_t>& window_slots = {});
 
   const JobSpec& spec() const { return spec_; }
   const std::vector<Node>& nodes() const { return nodes_; }

@@ -42,8 +42,9 @@ NodeLink::NodeLink(NodeLinkOptions options, std::shared_ptr<transport::LocalRegi
       board_region_(std::move(board)),
       dialler_(dialler),
       monitor_(monitor),
-      board_(board_region_->span(), options_.slots),
+      board_(board_region_->span(), options_.slots, options_.shards),
       ledger_(options_.slots),
+      wants_(options_.wants),
       down_since_(std::chrono::steady_clock::now()),
       down_why_(Error(ErrorCode::kUnavailable, "not connected yet")) {}
 
@@ -58,6 +59,9 @@ ByteSpan NodeLink::SlotMemory(const Link& link, uint32_t slot) const {
 
 Status NodeLink::PrepareMirror() {
   ASSIGN_OR_RETURN(mirror_, AllocateHuge(options_.slots * options_.slot_bytes));
+  if (options_.dial.kind == transport::Kind::kVerbs) {
+    ASSIGN_OR_RETURN(mirror_pin_, dialler_->Pin(mirror_.span()));
+  }
   return OkStatus();
 }
 

@@ -17,6 +17,7 @@
 #include "client/src/board_view.h"
 #include "client/src/monitor.h"
 #include "client/src/slot_ledger.h"
+#include "client/src/want_ledger.h"
 #include "common/base/memory.h"
 #include "common/base/status.h"
 #include "common/tensor/placement.h"
@@ -64,6 +65,8 @@ struct NodeLinkOptions {
   transport::DialOptions dial;  // all but the deadline
   uint32_t slots = 0;
   uint64_t slot_bytes = 0;
+  uint64_t shards = 0;
+  WantLedger wants;
   uint32_t patience_ms = 0;  // how long a link may be down
   transport::FaultPlan faults;
 };
@@ -76,9 +79,11 @@ class NodeLink {
 
   const Node& node() const { return options_.node; }
   std::string Name() const;  // "node n1 (127.0.0.1:7001)"
+  transport::Kind kind() const { return options_.dial.kind; }
   bool is_shm() const { return options_.dial.kind == transport::Kind::kShm; }
   const BoardView& board() const { return board_; }
   SlotLedger& ledger(const MonitorLock&) { return ledger_; }
+  WantLedger& wants(const MonitorLock&) { return wants_; }
   uint64_t slot_bytes() const { return options_.slot_bytes; }
 
   // Memory to fill `slot` in: the mapped inbox, or over tcp this process's mirror of it.
@@ -125,9 +130,11 @@ class NodeLink {
   Monitor* const monitor_;
   const BoardView board_;
   Mapping mirror_;
+  std::shared_ptr<const void> mirror_pin_;  // verbs; goes before the memory
 
   // Guarded by the monitor.
   SlotLedger ledger_;
+  WantLedger wants_;
   std::shared_ptr<Link> link_;
   std::vector<std::shared_ptr<Link>> retired_;
   TimePoint down_since_;

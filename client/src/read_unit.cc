@@ -23,18 +23,15 @@ void ReadUnit::BeginPost(const MonitorLock&) {
 
 void ReadUnit::Post(const Link& link) {
   payload_part_.unit = header_part_.unit = this;
-  const ShardMap& map = fabric_->plan().map(plan.shard->node);
   const uint64_t width = DTypeBytes(fabric_->plan().spec().served_dtype);
-  const uint32_t index = plan.shard->local_index;
-  const uint64_t payload = map.payload_offset(index, plan.version) +
-                           (plan.range.first - plan.shard->range.first) * width;
+  const uint64_t payload =
+      plan.place.payload_offset + (plan.range.first - plan.shard->range.first) * width;
   const uint32_t lane = plan.shard->shard;
   link.endpoint().Read({kRegionWeights, payload, plan.target.size()}, plan.target, lane,
                        &payload_part_);
   const ByteSpan header = std::as_writable_bytes(std::span(&header_, 1));
-  link.endpoint().Read(
-      {kRegionWeights, ShardMap::header_offset(index, plan.version), header.size()}, header, lane,
-      &header_part_);
+  link.endpoint().Read({kRegionWeights, plan.place.header_offset, header.size()}, header, lane,
+                       &header_part_);
 }
 
 void ReadUnit::OnPart(const Status& status) {

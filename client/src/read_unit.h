@@ -12,6 +12,13 @@
 
 namespace luwu::client {
 
+// Where a served copy lies in a node's weights region.
+struct CopyPlace {
+  uint64_t payload_offset = 0;
+  uint64_t header_offset = 0;
+  uint64_t residence = 0;  // which its header must name; 0 without a window
+};
+
 class ReadUnit {
  public:
   enum class State : uint8_t { kFree, kPosted, kArrived, kFailed };
@@ -23,7 +30,7 @@ class ReadUnit {
   // What is read and where to. Set by the unit's user before BeginPost.
   struct Plan {
     const ShardPlan* shard = nullptr;
-    uint64_t version = 0;
+    CopyPlace place;
     ShardRange range;     // elements within the layer: the shard, or a part of it
     ByteSpan target;      // exactly the range's bytes in the served dtype
     bool verify = false;  // the range is the whole shard and its CRC is wanted

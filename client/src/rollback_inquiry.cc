@@ -59,9 +59,11 @@ Status RollbackInquiry::Moved(const JobState& state) {
     MutexLock lock(step_mutex_);
     step_ = state.first_step;
   }
-  verdict_ = Error(ErrorCode::kRolledBack,
-                   "job '{}' was rolled back to step {}; open a new session and go on from there",
-                   job(), state.first_step);
+  verdict_ =
+      Error(ErrorCode::kRolledBack,
+            "job '{}' was rolled back to step {}; open a new session (Session.reopen(), or with "
+            "luwu.torch optimizer.resume()) and go on from there",
+            job(), state.first_step);
   return verdict_;
 }
 
@@ -99,9 +101,11 @@ Status RollbackInquiry::Explain(const Status& why) {
     if (finding == Finding::kUnknown && !told && now >= unknown_end) return why;
     if (now >= patience_end) {
       if (!told) return why;
-      return Error(ErrorCode::kRolledBack,
-                   "job '{}' is being rolled back ({}); open a new session when it is back", job(),
-                   detail.empty() ? MessageOf(why) : detail);
+      return Error(
+          ErrorCode::kRolledBack,
+          "job '{}' is being rolled back ({}); open a new session (Session.reopen(), or with "
+          "luwu.torch optimizer.resume()), which waits until it is back",
+          job(), detail.empty() ? MessageOf(why) : detail);
     }
     PauseBeforeRetry(patience_end);
   }

@@ -65,7 +65,7 @@ Status SessionOpener::Validate() const {
 }
 
 Status SessionOpener::Prepare() {
-  ASSIGN_OR_RETURN(parts_.dialler, transport::MakeDialler());
+  ASSIGN_OR_RETURN(parts_.dialler, transport::MakeDialler(options_.rdma));
   RETURN_IF_ERROR(FindNodes());
   RETURN_IF_ERROR(ConnectNodes());
   RETURN_IF_ERROR(JoinJob());
@@ -174,7 +174,23 @@ Status SessionOpener::JoinJob() {
     created_on_[others[i]] = rest[i].created;
     parts_.loaded = parts_.loaded && rest[i].loaded;
   }
-  return CheckParts(lead);
+  RETURN_IF_ERROR(CheckParts(lead));
+  return options_.must_train ? CheckGoesOn() : OkStatus();
+}
+
+Status SessionOpener::CheckGoesOn() const {
+  for (const uint32_t node : active_) {
+    const std::string& failure = joined_[node].failure;
+    if (failure.empty()) continue;
+    return Error(
+        ErrorCode::kJobFailed,
+        "job '{}' has failed in step {} and accepts no further step ({}: {}); go back to a "
+        "checkpoint (luwuctl checkpoint list {}, ... restore), or read the masters if you "
+        "need them, delete the job (luwuctl delete {}) and start again",
+        options_.job.name, joined_[node].current_step, NameOf(nodes_[node]), failure,
+        options_.job.name, options_.job.name);
+  }
+  return OkStatus();
 }
 
 // A daemon that was restarted empty. The lead answered first, and a step ends on all nodes or on
@@ -246,48 +262,62 @@ Status SessionOpener::LinkNodes() {
                              .rank = options_.rank,
                              .verify = options_.verify,
                              .patience_ms = options_.patience_ms};
-  parts_.fabric = std::make_unique<Fabric>(ModelPlan(options_.job, nodes_), fabric, current_step_);
+  std::vector<uint32_t> window_slots;
+  for (const OpenReply& opened : opened_) window_slots.push_back(opened.window_slots);
+  parts_.fabric = std::make_unique<Fabric>(ModelPlan(options_.job, nodes_, window_slots), fabric,
+                                           current_step_);
   for (const uint32_t node : active_) RETURN_IF_ERROR(LinkNode(node));
   return OkStatus();
 }
 
-std::string SessionOpener::WhyNotShm(uint32_t node) const {
+std::string SessionOpener::WhyNot(uint32_t node, transport::Kind kind) const {
+  if (kind == transport::Kind::kTcp) return "";
+  if (kind == transport::Kind::kVerbs) {
+    const Status usable = parts_.dialler->CheckVerbs();
+    return usable.ok() ? "" : MessageOf(usable);
+  }
   if (nodes_[node].shm_path.empty()) return "the node list gives it no shm_path";
   if (boot_ids_[node] != BootId()) return "the daemon runs on another host";
   return "";
 }
 
+// What the caller asked for, or the best that works.
 Status SessionOpener::LinkNode(uint32_t node) {
   ASSIGN_OR_RETURN(
       const std::shared_ptr<transport::LocalRegion> board,
       transport::LocalRegion::Create("luwu-board", parts_.fabric->plan().map(node).board_bytes(),
                                      transport::Access::kRemoteWrite));
-  if (options_.transport != TransportChoice::kTcp) {
-    const std::string obstacle = WhyNotShm(node);
-    const bool forced = options_.transport == TransportChoice::kShm;
+  using transport::Kind;
+  for (const Kind kind : {Kind::kShm, Kind::kVerbs, Kind::kTcp}) {
+    const bool forced = options_.transport == static_cast<TransportChoice>(kind);
+    if (!forced && options_.transport != TransportChoice::kAuto) continue;
+    const std::string obstacle = WhyNot(node, kind);
+    const std::string asked = fmt::format("{} was asked for", transport::KindName(kind));
     if (!obstacle.empty() && forced) {
-      return Error(ErrorCode::kUnsupported, "{} cannot be reached by shared memory: {}",
-                   NameOf(nodes_[node]), obstacle);
+      return Error(ErrorCode::kUnsupported, "{} cannot be reached by {}: {}", NameOf(nodes_[node]),
+                   kind == Kind::kShm ? "shared memory" : "RDMA", obstacle);
     }
-    if (obstacle.empty()) {
-      const Status linked = TryLink(node, transport::Kind::kShm, board);
-      if (linked.ok()) return linked;
-      if (forced) return Annotate(linked, "shared memory was asked for");
-      LogInfo("shm_failed", "node={} why=\"{}\"", nodes_[node].name, MessageOf(linked));
-    }
+    if (!obstacle.empty()) continue;
+    const Status linked = TryLink(node, kind, board);
+    if (linked.ok() || kind == Kind::kTcp) return linked;
+    if (forced) return Annotate(linked, asked);
+    LogInfo("link_not_made", "node={} kind={} why=\"{}\"", nodes_[node].name,
+            transport::KindName(kind), MessageOf(linked));
   }
-  return TryLink(node, transport::Kind::kTcp, board);
+  return Error(ErrorCode::kInternal, "{}: no transport was tried", NameOf(nodes_[node]));
 }
 
 Status SessionOpener::TryLink(uint32_t node, transport::Kind kind,
                               const std::shared_ptr<transport::LocalRegion>& board) {
   using Regions = std::vector<transport::RegionDescriptor>;
   const bool is_shm = kind == transport::Kind::kShm;
-  const uint32_t connections = is_shm ? 1 : options_.tcp_connections;
+  const bool verbs = kind == transport::Kind::kVerbs;
+  const uint32_t most = verbs ? transport::kQueuePairsMax : transport::kConnectionsMax;
+  const uint32_t connections = is_shm ? 1 : std::min(options_.tcp_connections, most);
   const Regions ours = {{kRegionBoard, board->bytes(), transport::Access::kRemoteWrite}};
   ASSIGN_OR_RETURN(const std::vector<Regions> theirs,
                    Call<Regions>({node}, [&](uint32_t, NodeRpc& rpc, NodeRpc::Done<Regions> done) {
-                     rpc.ExchangeRegions(ours, connections, deadline_, std::move(done));
+                     rpc.ExchangeRegions(ours, {connections, verbs}, deadline_, std::move(done));
                    }));
   RETURN_IF_ERROR(CheckRegions(node, theirs[0]));
   NodeLinkOptions link;
@@ -299,8 +329,11 @@ Status SessionOpener::TryLink(uint32_t node, transport::Kind kind,
   link.dial.exposed = {{kRegionBoard, board}};
   link.dial.expected = theirs[0];
   link.dial.connections = connections;
+  const ShardMap& map = parts_.fabric->plan().map(node);
   link.slots = options_.job.slots_per_worker;
-  link.slot_bytes = parts_.fabric->plan().map(node).slot_bytes();
+  link.slot_bytes = map.slot_bytes();
+  link.shards = map.shard_count();
+  link.wants = WantLedger(map, options_.job.world_size);
   link.patience_ms = options_.patience_ms;
   link.faults = options_.faults;
   auto made = std::make_unique<NodeLink>(std::move(link), board, parts_.dialler.get(),

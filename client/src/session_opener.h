@@ -1,7 +1,7 @@
 // Opens a session: finds the nodes, creates or joins the job on each, opens a session on each,
-// exchanges regions and dials the data plane, by shared memory where the daemon is on this host.
-// What it had opened when something fails is closed again, and a job that this very call created
-// is deleted.
+// exchanges regions and dials the data plane, by shared memory where the daemon is on this host,
+// else by RDMA where both ends have a device, else by tcp. What it had opened when something fails
+// is closed again, and a job that this very call created is deleted.
 //
 // Runs on the caller's thread; heartbeats begin on each node as soon as it has opened the session.
 // One object per attempt. Errors name the node.
@@ -17,7 +17,7 @@
 
 namespace luwu::client {
 
-enum class TransportChoice : uint8_t { kAuto = 0, kShm = 1, kTcp = 2 };
+enum class TransportChoice : uint8_t { kAuto = 0, kShm = 1, kTcp = 2, kVerbs = 3 };
 
 struct OpenOptions {
   std::vector<std::string> endpoints;  // of any daemons; the first that answers is asked
@@ -25,10 +25,12 @@ struct OpenOptions {
   uint32_t rank = 0;
   uint64_t restart_count = 0;
   TransportChoice transport = TransportChoice::kAuto;
-  uint32_t tcp_connections = 2;
+  uint32_t tcp_connections = 2;  // verbs: queue pairs, at most 8
+  transport::VerbsOptions rdma;
   VerifyPayload verify = VerifyPayload::kOverTcp;
   uint32_t timeout_ms = 30'000;
   uint32_t patience_ms = 5'000;  // with a node that does not answer
+  bool must_train = false;       // refuse a job that accepts no further step
   transport::FaultPlan faults;
 };
 
@@ -45,6 +47,7 @@ class SessionOpener {
   Status ConnectNodes();
   Status JoinJob();
   Status CheckParts(uint32_t lead) const;
+  Status CheckGoesOn() const;
   Status OpenSessions();
   Status AgreeOnStep();
   Status LinkNodes();
@@ -52,7 +55,7 @@ class SessionOpener {
   Status TryLink(uint32_t node, transport::Kind kind,
                  const std::shared_ptr<transport::LocalRegion>& board);
   Status CheckRegions(uint32_t node, const std::vector<transport::RegionDescriptor>& regions) const;
-  std::string WhyNotShm(uint32_t node) const;
+  std::string WhyNot(uint32_t node, transport::Kind kind) const;
   void Undo();
 
   // Makes one call on each of `nodes` at the same time, again while some answer kUnavailable.

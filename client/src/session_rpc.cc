@@ -5,6 +5,7 @@
 #include "client/src/session_rpc_impl.h"
 #include "common/rpc/job_spec_proto.h"
 #include "common/tensor/placement.h"
+#include "common/wire/window.h"
 
 namespace luwu::client {
 namespace {
@@ -25,6 +26,11 @@ StatusOr<OpenReply> ToOpenReply(const v1::OpenSessionResponse& response) {
   reply.heartbeat_ms = response.heartbeat_ms();
   reply.lease_ms = response.lease_ms();
   reply.current_step = response.current_step();
+  reply.window_slots = response.window_slots();
+  if (reply.window_slots >= kWindowSlotsMax) {
+    return Error(ErrorCode::kInternal, "its window has {} slots, of {} at most", reply.window_slots,
+                 kWindowSlotsMax);
+  }
   return reply;
 }
 
@@ -131,7 +137,8 @@ void NodeRpc::CreateOrJoin(const JobSpec& spec, uint64_t epoch, uint64_t nodes_f
                                              .created = response.created(),
                                              .loaded = response.loaded(),
                                              .current_step = response.current_step(),
-                                             .lineage = response.lineage()});
+                                             .lineage = response.lineage(),
+                                             .failure = response.failure()});
       },
       std::move(done));
 }
@@ -167,11 +174,12 @@ void NodeRpc::OpenSession(const OpenRequest& open, TimePoint deadline, Done<Open
                                                    std::move(done));
 }
 
-void NodeRpc::ExchangeRegions(const Regions& regions, uint32_t connections, TimePoint deadline,
+void NodeRpc::ExchangeRegions(const Regions& regions, const DataLink& link, TimePoint deadline,
                               Done<Regions> done) {
   v1::ExchangeRegionsRequest request;
   request.set_session_id(session_id_);
-  request.set_connections(connections);
+  request.set_connections(link.connections);
+  request.set_verbs(link.verbs);
   for (const transport::RegionDescriptor& region : regions) {
     v1::RegionDescriptor* out = request.add_regions();
     out->set_id(region.id);

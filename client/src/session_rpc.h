@@ -38,6 +38,7 @@ struct JoinReply {
   bool loaded = false;
   uint64_t current_step = 0;
   uint64_t lineage = 0;  // the job's first epoch, which stays when it is rolled back
+  std::string failure;   // not empty: the job accepts no further step, and why
 };
 
 enum class JobPhase : uint8_t { kLive = 1, kRecovering = 2, kLost = 3 };
@@ -65,6 +66,7 @@ struct OpenReply {
   uint32_t heartbeat_ms = 0;
   uint32_t lease_ms = 0;
   uint64_t current_step = 0;
+  uint32_t window_slots = 0;
 };
 
 enum class StepOutcome : uint8_t { kApplied = 1, kSkipped = 2, kFailed = 3 };
@@ -86,6 +88,12 @@ struct Nothing {};
 
 // Values equal luwu.v1.Quantity and luwu_quantity.
 enum class ReadQuantity : uint8_t { kMaster = 1, kMoment1 = 2, kMoment2 = 3, kMoment3 = 4 };
+
+// How the client will dial the data plane.
+struct DataLink {
+  uint32_t connections = 1;
+  bool verbs = false;
+};
 
 class NodeRpc {
  public:
@@ -109,7 +117,7 @@ class NodeRpc {
   void DeleteJob(const Deletion& deletion, TimePoint deadline, Done<Nothing> done);
   void OpenSession(const OpenRequest& request, TimePoint deadline, Done<OpenReply> done);
   void ExchangeRegions(const std::vector<transport::RegionDescriptor>& regions,
-                       uint32_t connections, TimePoint deadline,
+                       const DataLink& link, TimePoint deadline,
                        Done<std::vector<transport::RegionDescriptor>> done);
   void Heartbeat(TimePoint deadline, Done<uint64_t> done);  // the current step
   void CloseSession(TimePoint deadline, Done<Nothing> done);

@@ -4,6 +4,7 @@
 
 #include "client/src/session_rpc.h"
 #include "client/src/session_rpc_impl.h"
+#include "common/rpc/cluster_checks.h"
 #include "common/rpc/status_json.h"
 
 namespace luwu::client {
@@ -132,8 +133,9 @@ std::string ClusterStatusJson(const std::vector<NodeRpc*>& nodes, const std::vec
   });
   std::vector<rpc::NodeStatus> statuses;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    statuses.push_back({names[i].name, names[i].control_address, answers[i]});
+    statuses.push_back({names[i].name, names[i].control_address, answers[i], names[i].weight > 0});
   }
+  rpc::AddClusterChecks(&statuses);
   constexpr int kIndent = 2;
   return rpc::JsonText(rpc::StatusJson(statuses), kIndent);
 }

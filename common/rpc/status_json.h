@@ -20,6 +20,7 @@ struct NodeStatus {
   std::string name;     // from the node list; empty when no list could be had
   std::string address;  // of its control plane
   StatusOr<v1::DaemonStatus> status;
+  bool serves_shards = false;  // it has a weight in the node list
 };
 
 nlohmann::ordered_json MessageJson(const google::protobuf::Message& message);

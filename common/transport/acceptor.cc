@@ -15,6 +15,8 @@
 #include "common/transport/pending_connection.h"
 #include "common/transport/socket.h"
 #include "common/transport/tcp/tcp_endpoint.h"
+#include "common/transport/verbs/adapter.h"
+#include "common/transport/verbs/negotiation.h"
 
 namespace luwu::transport {
 namespace {
@@ -22,6 +24,9 @@ namespace {
 constexpr size_t kHalfOpenMax = 1024;
 constexpr int kAcceptsPerTurn = 32;
 constexpr uint64_t kAcceptRetryMs = 100;
+// Of a verbs link: boards are small.
+constexpr uint64_t kStagingBytes = 1 * kMiB;
+constexpr bool kSharedReceives = true;
 
 class ListenerOwner {
  public:
@@ -70,16 +75,26 @@ class Listener final : public Pollable {
 
 class AcceptorImpl final : public Acceptor, public PendingOwner, public ListenerOwner {
  public:
-  AcceptorImpl(std::shared_ptr<EventLoop> loop, SessionAuthority* authority)
-      : loop_(std::move(loop)), authority_(authority) {}
+  AcceptorImpl(std::shared_ptr<EventLoop> loop, SessionAuthority* authority,
+               const VerbsOptions& verbs)
+      : loop_(std::move(loop)),
+        authority_(authority),
+        verbs_(std::make_shared<VerbsAdapter>(loop_, verbs, kSharedReceives)) {}
 
   ~AcceptorImpl() override {
     Shutdown();
+    verbs_->Close();
     loop_->Stop();
   }
 
   Status Listen(const AcceptorOptions& options) {
     shm_allowed_uids_ = options.shm_allowed_uids;
+    if (options.verbs.use == VerbsUse::kOn) {
+      RETURN_IF_ERROR(Annotate(verbs_->Open(), "rdma.use is \"on\""));
+    } else if (options.verbs.use == VerbsUse::kAuto) {
+      const Status opened = verbs_->Open();
+      if (!opened.ok()) LogDebug("rdma_absent", "why=\"{}\"", MessageOf(opened));
+    }
     if (!options.tcp_address.empty()) {
       ASSIGN_OR_RETURN(TcpListener tcp, ListenTcp(options.tcp_address));
       tcp_port_ = tcp.port;
@@ -102,6 +117,22 @@ class AcceptorImpl final : public Acceptor, public PendingOwner, public Listener
   }
 
   uint16_t tcp_port() const override { return tcp_port_; }
+
+  Status CheckVerbs() override { return verbs_->Open(); }
+
+  Status PrepareVerbs(const SessionTerms& terms) override {
+    ASSIGN_OR_RETURN(const std::shared_ptr<VerbsDomain> domain, verbs_->Domain(terms.domain));
+    ASSIGN_OR_RETURN(std::unique_ptr<StagingPool> staging, domain->TakeStaging(kStagingBytes));
+    domain->GiveStaging(std::move(staging));
+    if (!domain->device().has_windows()) return OkStatus();  // each link registers for itself
+    for (const ExposedRegion& exposed : terms.exposed) {
+      RETURN_IF_ERROR(domain->Register(exposed.region).status());
+    }
+    return OkStatus();
+  }
+
+  VerbsCounters verbs_counters() const override { return verbs_->counters(); }
+  std::string DescribeVerbs() const override { return verbs_->Describe(); }
 
   void Shutdown() override {
     loop_->RunSync([this] {
@@ -151,6 +182,17 @@ class AcceptorImpl final : public Acceptor, public PendingOwner, public Listener
         uid, ::geteuid());
   }
 
+  StatusOr<std::unique_ptr<VerbsNegotiation>> BeginVerbs(const SessionTerms& terms,
+                                                         const FrameSeal& seal) override {
+    return VerbsNegotiation::Begin(verbs_, {.domain = terms.domain,
+                                            .exposed = terms.exposed,
+                                            .expected = terms.expected,
+                                            .queue_pairs = terms.connections,
+                                            .staging_bytes = kStagingBytes,
+                                            .seal = seal,
+                                            .dials = false});
+  }
+
   void OnRefused(PendingConnection* connection, const Status& why) override {
     LogWarning("connection_refused", "kind={} session={} why=\"{}\"", KindName(connection->kind()),
                connection->answer().session_id, ToString(why));
@@ -159,6 +201,7 @@ class AcceptorImpl final : public Acceptor, public PendingOwner, public Listener
 
   void OnProved(PendingConnection* connection) override {
     if (connection->kind() == Kind::kShm) return LinkShm(connection);
+    if (connection->kind() == Kind::kVerbs) return LinkVerbs(connection);
     const Answer& answer = connection->answer();
     const GroupKey key = {answer.session_id, answer.link_id};
     auto& group = groups_[key];
@@ -206,6 +249,17 @@ class AcceptorImpl final : public Acceptor, public PendingOwner, public Listener
            std::make_unique<ShmEndpoint>(std::move(parts), std::move(socket), std::move(regions)));
   }
 
+  void LinkVerbs(PendingConnection* connection) {
+    const uint64_t session_id = connection->answer().session_id;
+    FenceFormer(session_id);
+    const Status confirmed = connection->Confirm();
+    if (!confirmed.ok()) return OnRefused(connection, confirmed);
+    std::unique_ptr<VerbsEndpoint> link = connection->FinishVerbs(
+        {loop_, session_id, connection->terms().exposed, connection->terms().expected});
+    Forget(connection);
+    Launch(session_id, std::move(link));
+  }
+
   // `last` completes the group.
   void LinkTcp(const GroupKey& key, PendingConnection* last) {
     const uint64_t session_id = key.first;
@@ -247,6 +301,7 @@ class AcceptorImpl final : public Acceptor, public PendingOwner, public Listener
 
   const std::shared_ptr<EventLoop> loop_;
   SessionAuthority* const authority_;
+  const std::shared_ptr<VerbsAdapter> verbs_;
   uint16_t tcp_port_ = 0;
   std::vector<uint32_t> shm_allowed_uids_;  // constant once we listen
 
@@ -263,7 +318,7 @@ class AcceptorImpl final : public Acceptor, public PendingOwner, public Listener
 StatusOr<std::unique_ptr<Acceptor>> MakeAcceptor(const AcceptorOptions& options,
                                                  SessionAuthority* authority) {
   ASSIGN_OR_RETURN(std::shared_ptr<EventLoop> loop, EventLoop::Start("luwu-rx"));
-  auto acceptor = std::make_unique<AcceptorImpl>(std::move(loop), authority);
+  auto acceptor = std::make_unique<AcceptorImpl>(std::move(loop), authority, options.verbs);
   RETURN_IF_ERROR(acceptor->Listen(options));
   return std::unique_ptr<Acceptor>(std::move(acceptor));
 }

@@ -13,15 +13,23 @@
 #include "common/transport/shm/shm_endpoint.h"
 #include "common/transport/socket.h"
 #include "common/transport/tcp/tcp_endpoint.h"
+#include "common/transport/verbs/adapter.h"
+#include "common/transport/verbs/negotiation.h"
 
 namespace luwu::transport {
 namespace {
 
+// One protection domain for all links of a dialler: what it pins is good for each of them.
+constexpr uint64_t kDomain = 0;
+// Of each verbs link: what 16 shards of a megabyte need in flight.
+constexpr uint64_t kStagingBytes = 16 * kMiB;
+constexpr bool kSharedReceives = true;
+
 Status CheckOptions(const DialOptions& options) {
-  if (options.kind == Kind::kTcp &&
-      (options.connections == 0 || options.connections > kConnectionsMax)) {
-    return Error(ErrorCode::kInvalidArgument, "a link has 1 to {} connections, not {}",
-                 kConnectionsMax, options.connections);
+  const uint32_t most = options.kind == Kind::kVerbs ? kQueuePairsMax : kConnectionsMax;
+  if (options.kind != Kind::kShm && (options.connections == 0 || options.connections > most)) {
+    return Error(ErrorCode::kInvalidArgument, "a {} link has 1 to {} connections, not {}",
+                 KindName(options.kind), most, options.connections);
   }
   for (const ExposedRegion& exposed : options.exposed) {
     if (exposed.region == nullptr) {
@@ -31,8 +39,8 @@ Status CheckOptions(const DialOptions& options) {
   return OkStatus();
 }
 
-// Proves both ends to each other on a fresh connection.
-Status Handshake(int fd, const DialOptions& options, Answer answer) {
+// Proves both ends to each other on a fresh connection; both nonces are in *seal then.
+Status Handshake(int fd, const DialOptions& options, Answer answer, FrameSeal* seal) {
   Nonce acceptor_nonce;
   RETURN_IF_ERROR(ReceiveExact(fd, WritableBytesOf(acceptor_nonce), options.deadline));
   answer.nonce = RandomNonce();
@@ -52,6 +60,7 @@ Status Handshake(int fd, const DialOptions& options, Answer answer) {
                  "the peer does not know the secret of session {}; it is not our daemon",
                  options.session_id);
   }
+  *seal = {options.secret, acceptor_nonce, answer.nonce};
   return OkStatus();
 }
 
@@ -61,7 +70,7 @@ Answer AnswerFor(const DialOptions& options, uint64_t link_id) {
   answer.kind = static_cast<uint32_t>(options.kind);
   answer.session_id = options.session_id;
   answer.link_id = link_id;
-  answer.connections = options.kind == Kind::kTcp ? options.connections : 1;
+  answer.connections = options.kind == Kind::kShm ? 1 : options.connections;
   return answer;
 }
 
@@ -73,9 +82,10 @@ StatusOr<std::unique_ptr<Link>> DialTcp(const std::shared_ptr<EventLoop>& loop,
                                         const DialOptions& options) {
   Answer answer = AnswerFor(options, RandomU64());
   std::vector<UniqueFd> sockets;
+  FrameSeal seal;
   for (; answer.connection < answer.connections; ++answer.connection) {
     ASSIGN_OR_RETURN(UniqueFd fd, ConnectTcp(options.address, options.deadline));
-    RETURN_IF_ERROR(Handshake(fd.get(), options, answer));
+    RETURN_IF_ERROR(Handshake(fd.get(), options, answer, &seal));
     sockets.push_back(std::move(fd));
   }
   return std::make_unique<TcpEndpoint>(PartsFor(loop, options), std::move(sockets));
@@ -84,7 +94,8 @@ StatusOr<std::unique_ptr<Link>> DialTcp(const std::shared_ptr<EventLoop>& loop,
 StatusOr<std::unique_ptr<Link>> DialShm(const std::shared_ptr<EventLoop>& loop,
                                         const DialOptions& options) {
   ASSIGN_OR_RETURN(UniqueFd fd, ConnectUnix(options.address, options.deadline));
-  RETURN_IF_ERROR(Handshake(fd.get(), options, AnswerFor(options, RandomU64())));
+  FrameSeal seal;
+  RETURN_IF_ERROR(Handshake(fd.get(), options, AnswerFor(options, RandomU64()), &seal));
   RegionReceiver receiver;
   while (true) {
     ASSIGN_OR_RETURN(const bool complete, receiver.Receive(fd.get()));
@@ -101,16 +112,57 @@ StatusOr<std::unique_ptr<Link>> DialShm(const std::shared_ptr<EventLoop>& loop,
   return std::make_unique<ShmEndpoint>(PartsFor(loop, options), std::move(fd), std::move(regions));
 }
 
+StatusOr<std::unique_ptr<Link>> DialVerbs(const std::shared_ptr<EventLoop>& loop,
+                                          const std::shared_ptr<VerbsAdapter>& adapter,
+                                          const DialOptions& options) {
+  RETURN_IF_ERROR(adapter->Open());
+  ASSIGN_OR_RETURN(UniqueFd fd, ConnectTcp(options.address, options.deadline));
+  NegotiationTerms terms = {.domain = kDomain,
+                            .exposed = options.exposed,
+                            .expected = options.expected,
+                            .queue_pairs = options.connections,
+                            .staging_bytes = kStagingBytes,
+                            .seal = {},
+                            .dials = true};
+  RETURN_IF_ERROR(Handshake(fd.get(), options, AnswerFor(options, RandomU64()), &terms.seal));
+  ASSIGN_OR_RETURN(const std::unique_ptr<VerbsNegotiation> negotiation,
+                   NegotiateAsDialler(adapter, std::move(terms), fd.get(), options.deadline));
+  return negotiation->Finish(PartsFor(loop, options), std::move(fd));
+}
+
 class DiallerImpl final : public Dialler {
  public:
-  explicit DiallerImpl(std::shared_ptr<EventLoop> loop) : loop_(std::move(loop)) {}
-  ~DiallerImpl() override { loop_->Stop(); }
+  DiallerImpl(std::shared_ptr<EventLoop> loop, const VerbsOptions& verbs)
+      : loop_(std::move(loop)),
+        verbs_(std::make_shared<VerbsAdapter>(loop_, verbs, !kSharedReceives)) {}
+  ~DiallerImpl() override {
+    verbs_->Close();
+    loop_->Stop();
+  }
+
+  Status CheckVerbs() override { return verbs_->Open(); }
+
+  StatusOr<std::shared_ptr<const void>> Pin(ByteSpan memory) override {
+    if (memory.empty() || !verbs_->Open().ok()) return std::shared_ptr<const void>();
+    std::shared_ptr<VerbsDomain> domain;
+    {
+      MutexLock lock(mutex_);
+      if (domain_ == nullptr) {
+        ASSIGN_OR_RETURN(domain_, verbs_->Domain(kDomain));
+      }
+      domain = domain_;
+    }
+    ASSIGN_OR_RETURN(MrHandle pinned, domain->Pin(memory));
+    return std::shared_ptr<const void>(std::move(pinned));
+  }
 
   StatusOr<std::unique_ptr<Endpoint>> Dial(const DialOptions& options,
                                            LinkEvents* events) override {
     LUWU_CHECK(!loop_->OnLoopThread(), "dialling blocks, so not on the progress thread");
     RETURN_IF_ERROR(CheckOptions(options));
-    auto link = options.kind == Kind::kTcp ? DialTcp(loop_, options) : DialShm(loop_, options);
+    auto link = options.kind == Kind::kTcp   ? DialTcp(loop_, options)
+                : options.kind == Kind::kShm ? DialShm(loop_, options)
+                                             : DialVerbs(loop_, verbs_, options);
     if (!link.ok()) {
       return Annotate(link.status(),
                       fmt::format("{} link to {}", KindName(options.kind), options.address));
@@ -123,13 +175,16 @@ class DiallerImpl final : public Dialler {
 
  private:
   std::shared_ptr<EventLoop> loop_;
+  const std::shared_ptr<VerbsAdapter> verbs_;
+  Mutex mutex_;
+  std::shared_ptr<VerbsDomain> domain_ LUWU_GUARDED_BY(mutex_);  // keeps what is pinned findable
 };
 
 }  // namespace
 
-StatusOr<std::unique_ptr<Dialler>> MakeDialler() {
+StatusOr<std::unique_ptr<Dialler>> MakeDialler(const VerbsOptions& verbs) {
   ASSIGN_OR_RETURN(std::shared_ptr<EventLoop> loop, EventLoop::Start("luwu-io"));
-  return std::unique_ptr<Dialler>(std::make_unique<DiallerImpl>(std::move(loop)));
+  return std::unique_ptr<Dialler>(std::make_unique<DiallerImpl>(std::move(loop), verbs));
 }
 
 }  // namespace luwu::transport

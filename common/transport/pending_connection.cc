@@ -12,6 +12,7 @@ namespace luwu::transport {
 namespace {
 
 constexpr uint64_t kHandshakeMs = 5'000;
+constexpr int kFrameBufferBytes = 256 * 1024;
 
 }  // namespace
 
@@ -43,7 +44,9 @@ Status PendingConnection::SendMac() {
 
 Status PendingConnection::Confirm() {
   if (kind_ == Kind::kTcp) return SendMac();
-  return SendNow(BytesOf(MakeVerdict(OkStatus())));
+  if (kind_ == Kind::kShm) return SendNow(BytesOf(MakeVerdict(OkStatus())));
+  const auto keys = negotiation_->KeysFrame();
+  return keys.ok() ? SendNow(*keys) : RefuseVerbs(keys.status());
 }
 
 UniqueFd PendingConnection::TakeSocket() {
@@ -60,6 +63,7 @@ bool PendingConnection::OnReady(uint32_t events) {
   StatusOr<bool> left = false;
   if (state_ == State::kAnswer) left = ReceiveAnswer();
   if (left.ok() && state_ == State::kRegions) left = ReceiveRegions();
+  if (left.ok() && (state_ == State::kOffer || state_ == State::kKeys)) left = ReceiveFrames();
   if (!left.ok()) {
     owner_->OnRefused(this, left.status());
   } else if (*left) {
@@ -88,12 +92,19 @@ StatusOr<bool> PendingConnection::ReceiveAnswer() {
     return true;
   }
   RETURN_IF_ERROR(SendMac());
+  if (kind_ == Kind::kVerbs) {
+    RETURN_IF_ERROR(BeginVerbs());
+    return false;
+  }
   RETURN_IF_ERROR(SendRegions(socket_.get(), terms_->exposed));
   state_ = State::kRegions;
   return false;
 }
 
 Status PendingConnection::CheckAnswer() {
+  // Both are dialled at the same port.
+  const bool verbs = answer_.kind == static_cast<uint32_t>(Kind::kVerbs);
+  if (kind_ == Kind::kTcp && verbs) kind_ = Kind::kVerbs;
   if (answer_.magic != kAnswerMagic || answer_.kind != static_cast<uint32_t>(kind_)) {
     return Error(ErrorCode::kInvalidArgument, "what came is no handshake of a {} connection",
                  KindName(kind_));
@@ -107,8 +118,9 @@ Status PendingConnection::CheckAnswer() {
   if (!MacEqual(answer_.mac, expected)) {
     return Error(ErrorCode::kPermission, "wrong MAC: the peer does not know the session's secret");
   }
-  const uint32_t connections = kind_ == Kind::kTcp ? terms_->connections : 1;
-  if (answer_.connections != connections || answer_.connection >= connections) {
+  const uint32_t connections = kind_ == Kind::kShm ? 1 : terms_->connections;
+  const uint32_t sockets = kind_ == Kind::kTcp ? connections : 1;
+  if (answer_.connections != connections || answer_.connection >= sockets) {
     return Error(ErrorCode::kInvalidArgument,
                  "connection {} of {} was opened, but the session has {}", answer_.connection,
                  answer_.connections, connections);
@@ -131,6 +143,54 @@ StatusOr<bool> PendingConnection::ReceiveRegions() {
   }
   state_ = State::kProved;
   return true;
+}
+
+// ---- verbs -------------------------------------------------------------------------------------
+
+FrameSeal PendingConnection::Seal() const { return {terms_->secret, nonce_, answer_.nonce}; }
+
+// The peer hears why, then the connection ends.
+Status PendingConnection::RefuseVerbs(const Status& why) {
+  RETURN_IF_ERROR(SendNow(SealRefusal(Seal(), kRoleDaemon, why)));
+  return why;
+}
+
+Status PendingConnection::BeginVerbs() {
+  auto begun = owner_->BeginVerbs(*terms_, Seal());
+  if (!begun.ok()) return RefuseVerbs(begun.status());
+  negotiation_ = *std::move(begun);
+  // All keys at once, see SendNow.
+  const int bytes = kFrameBufferBytes;
+  (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+  state_ = State::kOffer;
+  return OkStatus();
+}
+
+StatusOr<bool> PendingConnection::ReceiveFrames() {
+  while (!frame_.whole()) {
+    const ByteSpan room = frame_.Room();
+    const ssize_t count = ::recv(socket_.get(), room.data(), room.size(), MSG_DONTWAIT);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) return false;
+    if (count < 0) return Error(ErrorCode::kUnavailable, "{}", ErrnoText(errno));
+    if (count == 0) return Error(ErrorCode::kUnavailable, "the peer closed in the handshake");
+    RETURN_IF_ERROR(frame_.Advance(static_cast<size_t>(count)));
+  }
+  if (state_ == State::kOffer) {
+    const Status connected = negotiation_->OnOffer(&frame_);
+    if (!connected.ok()) return RefuseVerbs(connected);
+    RETURN_IF_ERROR(SendNow(negotiation_->OfferFrame()));
+    state_ = State::kKeys;
+    return ReceiveFrames();
+  }
+  const Status taken = negotiation_->OnKeys(&frame_);
+  if (!taken.ok()) return RefuseVerbs(taken);
+  state_ = State::kProved;
+  return true;
+}
+
+std::unique_ptr<VerbsEndpoint> PendingConnection::FinishVerbs(LinkParts parts) {
+  return negotiation_->Finish(std::move(parts), TakeSocket());
 }
 
 }  // namespace luwu::transport

@@ -13,6 +13,8 @@
 #include "common/transport/handshake.h"
 #include "common/transport/shm/region_exchange.h"
 #include "common/transport/shm/shm_endpoint.h"
+#include "common/transport/verbs/frames.h"
+#include "common/transport/verbs/negotiation.h"
 
 namespace luwu::transport {
 
@@ -24,7 +26,11 @@ class PendingOwner {
   virtual StatusOr<SessionTerms> Lookup(uint64_t session_id) = 0;
   // Whether processes of this user may dial by shm.
   virtual Status CheckUser(uint32_t uid) = 0;
-  // The peer has proved itself, and its regions (shm) are mapped. May destroy the connection.
+  // Begins our part of a verbs link, or says why there can be none.
+  virtual StatusOr<std::unique_ptr<VerbsNegotiation>> BeginVerbs(const SessionTerms& terms,
+                                                                 const FrameSeal& seal) = 0;
+  // The peer has proved itself, and its regions (shm) are mapped or its keys (verbs) are here. May
+  // destroy the connection.
   virtual void OnProved(PendingConnection* connection) = 0;
   // Destroys the connection.
   virtual void OnRefused(PendingConnection* connection, const Status& why) = 0;
@@ -42,7 +48,8 @@ class PendingConnection final : public Pollable {
 
   // What follows holds once OnProved has been called.
 
-  // Our own proof: the MAC (tcp) or the verdict "up" (shm, whose MAC went with the regions).
+  // Our own proof: the MAC (tcp), the verdict "up" (shm, whose MAC went with the regions), or our
+  // keys (verbs): after this the peer may move data.
   Status Confirm();
   Kind kind() const { return kind_; }
   const Answer& answer() const { return answer_; }
@@ -50,20 +57,25 @@ class PendingConnection final : public Pollable {
   // Each may be called once; then only destruction follows.
   UniqueFd TakeSocket();
   std::vector<MappedRegion> TakeRegions() { return std::move(regions_); }
+  std::unique_ptr<VerbsEndpoint> FinishVerbs(LinkParts parts);
 
  private:
-  enum class State { kAnswer, kRegions, kProved };
+  enum class State { kAnswer, kRegions, kOffer, kKeys, kProved };
 
   // True when the state has been left, false when more bytes are needed.
   StatusOr<bool> ReceiveAnswer();
   StatusOr<bool> ReceiveRegions();
+  StatusOr<bool> ReceiveFrames();
+  Status BeginVerbs();
+  Status RefuseVerbs(const Status& why);
+  FrameSeal Seal() const;
   Status CheckAnswer();
   Status SendNow(ConstByteSpan bytes);
   Status SendMac();
 
   PendingOwner* const owner_;
   EventLoop* const loop_;
-  const Kind kind_;
+  Kind kind_;  // kTcp may turn out to be kVerbs
   UniqueFd socket_;
   State state_ = State::kAnswer;
   const Nonce nonce_ = RandomNonce();
@@ -72,6 +84,8 @@ class PendingConnection final : public Pollable {
   std::optional<SessionTerms> terms_;
   RegionReceiver receiver_;
   std::vector<MappedRegion> regions_;
+  FrameReader frame_;
+  std::unique_ptr<VerbsNegotiation> negotiation_;
 };
 
 }  // namespace luwu::transport

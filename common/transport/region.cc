@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace luwu::transport {
 
@@ -26,6 +27,11 @@ StatusOr<std::shared_ptr<LocalRegion>> LocalRegion::Create(const std::string& na
     Made(SharedMemory memory, Access access) : LocalRegion(std::move(memory), access) {}
   };
   return std::make_shared<Made>(*std::move(memory), access);
+}
+
+void LocalRegion::Keep(std::shared_ptr<const void> attachment) {
+  MutexLock lock(mutex_);
+  kept_.push_back(std::move(attachment));
 }
 
 }  // namespace luwu::transport

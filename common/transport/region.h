@@ -10,6 +10,7 @@
 #include "common/base/bytes.h"
 #include "common/base/memory.h"
 #include "common/base/status.h"
+#include "common/base/sync.h"
 #include "common/transport/transport.h"
 
 namespace luwu::transport {
@@ -24,11 +25,16 @@ class LocalRegion {
   uint64_t bytes() const { return memory_.mapping.bytes(); }
   int fd() const { return memory_.fd.get(); }
   Access access() const { return access_; }
+  // Hangs onto the region what must go before its memory does: registrations with a NIC. Any
+  // thread.
+  void Keep(std::shared_ptr<const void> attachment) LUWU_EXCLUDES(mutex_);
 
  private:
   LocalRegion(SharedMemory memory, Access access) : memory_(std::move(memory)), access_(access) {}
   SharedMemory memory_;
   Access access_;
+  Mutex mutex_;
+  std::vector<std::shared_ptr<const void>> kept_ LUWU_GUARDED_BY(mutex_);  // after the memory
 };
 
 // What one end lets its peer reach on one link.

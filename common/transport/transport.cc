@@ -8,6 +8,8 @@ std::string_view KindName(Kind kind) {
       return "shm";
     case Kind::kTcp:
       return "tcp";
+    case Kind::kVerbs:
+      return "verbs";
   }
   return "unknown";
 }

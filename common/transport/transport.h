@@ -6,6 +6,7 @@
 // Contract of every transport:
 //  - Requests of one endpoint with the same `lane` take effect in posting order; requests of
 //    different lanes may be reordered and run in parallel. Reads have no order against writes.
+//    (verbs: a read of over 4 KiB may overtake the reads before it; smaller ones do not.)
 //  - A WriteWithNotify's bytes are in place before the peer's OnNotify runs.
 //  - `Request::Complete` is called exactly once per posted request, on the endpoint's progress
 //    thread or inside the posting call; it must not block and may post further requests. OK means
@@ -17,8 +18,8 @@
 //    requests of a session's old links before it accepts a new one.
 //  - Source and destination memory must stay valid until completion.
 //  - Bounds and access rights are checked by the side that owns the memory (shm: enforced by the
-//    mapping's protection; bounds by the initiator against the mapped size). A violation ends the
-//    link.
+//    mapping's protection; bounds by the initiator against the mapped size; verbs: by its NIC). A
+//    violation ends the link.
 //
 // No allocation happens per request after warm-up.
 #pragma once
@@ -34,8 +35,8 @@
 
 namespace luwu::transport {
 
-enum class Kind : uint8_t { kShm = 1, kTcp = 2 };
-std::string_view KindName(Kind kind);  // "shm", "tcp"
+enum class Kind : uint8_t { kShm = 1, kTcp = 2, kVerbs = 3 };
+std::string_view KindName(Kind kind);  // "shm", "tcp", "verbs"
 
 using RegionId = uint32_t;
 
@@ -118,8 +119,8 @@ class Endpoint {
 
   virtual Kind kind() const = 0;
   virtual bool connected() const = 0;
-  // Bytes of exposed regions that have been sent to the peer for its reads. Stays 0 over shm, whose
-  // readers nobody sees. Any thread.
+  // Bytes of exposed regions that this process has sent to the peer for its reads. Stays 0 over shm
+  // and verbs, whose readers nobody sees. Any thread.
   virtual uint64_t served_bytes() const { return 0; }
 };
 

@@ -1,10 +1,12 @@
 // The board: memory of a client that one daemon writes, one per (session, node). Every word that
-// moves is an aligned 32- or 64-bit little-endian integer that only grows within a session.
+// moves is an aligned 32- or 64-bit little-endian integer; all but places only grow within a
+// session.
 //
 //   0    BoardHeader (320 bytes)
 //   320  uint32 released[slots]     times the daemon has given slot i back (the credit)
 //   ...  uint64 published[shards]   newest readable version of local shard i, plus one; 0: none.
 //                                   aligned to 64
+//   ...  uint64 place[shards][2]      only of a job with a window: see common/wire/window.h
 //
 // A slot is free when released[i] equals the times the client has used it. A version v is readable
 // while published is v + 1 or v + 2: its bytes are overwritten by v + 2 only.
@@ -31,8 +33,11 @@ constexpr uint64_t BoardReleasedOffset() { return sizeof(BoardHeader); }
 constexpr uint64_t BoardPublishedOffset(uint32_t slots) {
   return (BoardReleasedOffset() + uint64_t{4} * slots + 63) & ~uint64_t{63};
 }
-constexpr uint64_t BoardBytes(uint32_t slots, uint64_t shards) {
-  return (BoardPublishedOffset(slots) + 8 * shards + 4095) & ~uint64_t{4095};
+constexpr uint64_t BoardPlacesOffset(uint32_t slots, uint64_t shards) {
+  return BoardPublishedOffset(slots) + 8 * shards;
+}
+constexpr uint64_t BoardBytes(uint32_t slots, uint64_t shards, bool window = false) {
+  return (BoardPlacesOffset(slots, shards) + (window ? 16 * shards : 0) + 4095) & ~uint64_t{4095};
 }
 
 // Immediate values of the daemon's write-with-notify to a client.

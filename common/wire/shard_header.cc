@@ -27,7 +27,7 @@ Status Corrupt(const ShardHeaderExpectation& expected, const std::string& what) 
 void SealShardHeader(ShardHeader* header) {
   header->magic = kShardHeaderMagic;
   std::fill(std::begin(header->reserved0), std::end(header->reserved0), uint8_t{0});
-  std::fill(std::begin(header->reserved1), std::end(header->reserved1), uint32_t{0});
+  header->reserved1 = header->reserved2 = 0;
   header->header_crc32c = CrcOf(*header);
 }
 
@@ -39,7 +39,7 @@ Status CheckShardHeader(const ShardHeader& header, const ShardHeaderExpectation&
   if (header.header_crc32c != CrcOf(header)) return Corrupt(expected, "its CRC does not match");
   const auto zero = [](auto value) { return value == 0; };
   if (!std::all_of(std::begin(header.reserved0), std::end(header.reserved0), zero) ||
-      !std::all_of(std::begin(header.reserved1), std::end(header.reserved1), zero)) {
+      header.reserved1 != 0 || header.reserved2 != 0) {
     return Corrupt(expected, "reserved fields are set");
   }
   if (header.epoch != expected.epoch) {
@@ -61,6 +61,10 @@ Status CheckShardHeader(const ShardHeader& header, const ShardHeaderExpectation&
     return Error(ErrorCode::kStaleVersion,
                  "layer {} shard {}: version {} was asked for, its buffer holds version {}",
                  expected.layer, expected.shard, expected.version, header.version);
+  }
+  if (header.residence != expected.residence) {
+    return Error(ErrorCode::kStaleVersion, "layer {} shard {}: residence {}, not {}",
+                 expected.layer, expected.shard, header.residence, expected.residence);
   }
   return OkStatus();
 }

@@ -22,7 +22,9 @@ struct ShardHeader {
   uint32_t shard;
   uint64_t payload_bytes;
   uint32_t payload_crc32c;
-  uint32_t reserved1[4];
+  uint32_t reserved1;
+  uint64_t residence;  // see common/wire/window.h; 0 without a window
+  uint32_t reserved2;
   uint32_t header_crc32c;  // over the first 60 bytes
 };
 static_assert(sizeof(ShardHeader) == 64);
@@ -31,7 +33,7 @@ static_assert(sizeof(ShardHeader) == 64);
 void SealShardHeader(ShardHeader* header);
 
 // What a reader expects to find; anything else is kCorrupt (or kStaleVersion when only the
-// version differs), naming the shard.
+// version or the residence differs), naming the shard.
 struct ShardHeaderExpectation {
   uint64_t epoch = 0;
   uint64_t version = 0;
@@ -39,6 +41,7 @@ struct ShardHeaderExpectation {
   uint32_t shard = 0;
   DType dtype = DType::kUnspecified;
   uint64_t payload_bytes = 0;
+  uint64_t residence = 0;
 };
 Status CheckShardHeader(const ShardHeader& header, const ShardHeaderExpectation& expected);
 

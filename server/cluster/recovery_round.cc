@@ -8,6 +8,8 @@
 namespace luwu {
 namespace {
 
+constexpr uint64_t kFirstPauseMs = 250;  // doubled each time: 8 s over all kReadsMax
+
 std::string Describe(const std::vector<persist::Point>& points) {
   std::string text;
   for (const persist::Point& point : points) {
@@ -60,9 +62,11 @@ void RecoveryRound::OnPrepared(uint32_t node, const StatusOr<StoredPoints>& answ
   if (Pending().empty()) ChooseTarget();
 }
 
-bool RecoveryRound::IsExcluded(const persist::Point& point) const {
-  return std::any_of(options_.excluded.begin(), options_.excluded.end(),
-                     [&](const persist::Point& other) { return SamePoint(point, other); });
+bool RecoveryRound::IsDamaged(const persist::Point& point) const {
+  return std::any_of(options_.doubtful.begin(), options_.doubtful.end(),
+                     [&](const DoubtfulPoint& other) {
+                       return SamePoint(point, other.point) && other.failures >= kReadsMax;
+                     });
 }
 
 bool RecoveryRound::AllHave(const persist::Point& point) const {
@@ -80,7 +84,7 @@ bool RecoveryRound::AllHave(const persist::Point& point) const {
 std::optional<persist::Point> RecoveryRound::NewestCommon() const {
   std::optional<persist::Point> newest;
   for (const persist::Point& point : stored_[options_.lead]->points) {
-    if (IsExcluded(point) || !AllHave(point)) continue;
+    if (IsDamaged(point) || !AllHave(point)) continue;
     if (!newest || point.step > newest->step) newest = point;
   }
   return newest;
@@ -98,7 +102,7 @@ std::optional<persist::Point> RecoveryRound::CommonCheckpoint() const {
     if (common && !SamePoint(*common, found->point)) return std::nullopt;
     common = found->point;
   }
-  if (common && IsExcluded(*common)) return std::nullopt;
+  if (common && IsDamaged(*common)) return std::nullopt;
   return common;
 }
 
@@ -112,7 +116,8 @@ void RecoveryRound::ChooseTarget() {
   }
   if (!options_.checkpoint.empty()) {
     End(Phase::kImpossible,
-        fmt::format("checkpoint '{}' is not there, or damaged, on some node", options_.checkpoint));
+        fmt::format("checkpoint '{}' is not there, or cannot be read, on some node{}",
+                    options_.checkpoint, DescribeDamaged()));
     return;
   }
   std::string text;
@@ -122,8 +127,36 @@ void RecoveryRound::ChooseTarget() {
                         Describe(stored_[node]->points));
   }
   End(Phase::kImpossible,
-      fmt::format("no point that all nodes have{} ({})",
-                  options_.excluded.empty() ? "" : " and that can be read", text));
+      fmt::format("no point that all nodes have and can read ({}){}", text, DescribeDamaged()));
+}
+
+std::string RecoveryRound::DescribeDamaged() const {
+  std::string text;
+  for (const DoubtfulPoint& point : options_.doubtful) {
+    if (point.failures < kReadsMax) continue;
+    text +=
+        fmt::format("; step {} failed {} times: {}", point.point.step, point.failures, point.why);
+  }
+  return text;
+}
+
+void RecoveryRound::OnUnreadable(const std::string& what) {
+  auto doubt =
+      std::find_if(options_.doubtful.begin(), options_.doubtful.end(),
+                   [&](const DoubtfulPoint& other) { return SamePoint(*target_, other.point); });
+  if (doubt == options_.doubtful.end()) {
+    doubt = options_.doubtful.insert(doubt, {.point = *target_, .failures = 0, .why = ""});
+  }
+  ++doubt->failures;
+  doubt->why = what;
+  if (doubt->failures >= kReadsMax) {
+    End(Phase::kAgain, fmt::format("step {} counts as damaged after {} attempts: {}", target_->step,
+                                   doubt->failures, what));
+    return;
+  }
+  pause_ms_ = kFirstPauseMs << (doubt->failures - 1);
+  End(Phase::kAgain, fmt::format("step {} could not be read (attempt {} of {}; again in {} ms): {}",
+                                 target_->step, doubt->failures, kReadsMax, pause_ms_, what));
 }
 
 void RecoveryRound::OnRolledBack(uint32_t node, const Status& answer) {
@@ -142,8 +175,7 @@ void RecoveryRound::OnRolledBack(uint32_t node, const Status& answer) {
   const std::string what = fmt::format("{}: {}", NameOf(node), MessageOf(answer));
   switch (CodeOf(answer)) {
     case ErrorCode::kCorrupt:
-      options_.excluded.push_back(*target_);
-      End(Phase::kAgain, "a damaged point: " + what);
+      OnUnreadable(what);
       return;
     case ErrorCode::kState:  // restarted, or prepared for another round
     case ErrorCode::kStaleEpoch:

@@ -4,8 +4,11 @@
 // asking is somebody else's (server/service/recovery_driver.h).
 //
 // Errors that pass (a node is down, busy, short of memory) leave the node to be asked again. A node
-// that was restarted in the meantime, or whose copy of the point turns out to be damaged, makes a
-// new round necessary. A node that does not have the job, or a job without a common point, ends it.
+// that was restarted in the meantime makes a new round necessary, and so does one that could not
+// read its copy of the point: that may pass, too (a device that was reset, a path that came back),
+// and the points before it are older than what was acknowledged. So the same point is tried again,
+// with growing pauses, and left out only when it has failed kReadsMax times. A node that does not
+// have the job, or a job without a common point that can be read, ends it.
 //
 // Pure logic: no threads, no RPC, no clock. Not thread-safe: the driver's thread only.
 #pragma once
@@ -32,8 +35,17 @@ inline bool SamePoint(const persist::Point& one, const persist::Point& other) {
   return one.step == other.step && one.epoch == other.epoch;
 }
 
+// A point that some node could not read.
+struct DoubtfulPoint {
+  persist::Point point;
+  uint32_t failures = 0;  // in a row
+  std::string why;        // the last one: names node and shard
+};
+
 class RecoveryRound {
  public:
+  static constexpr uint32_t kReadsMax = 6;  // of one point, before it counts as damaged
+
   enum class Phase : uint8_t {
     kPreparing,        // nodes stop and say what they have
     kRollingBack,      // all but the lead go back to the target
@@ -46,8 +58,8 @@ class RecoveryRound {
     std::string job;
     std::vector<Node> nodes;  // those with a positive weight take part
     uint32_t lead = 0;
-    std::string checkpoint = {};                // the target; empty: the newest common point
-    std::vector<persist::Point> excluded = {};  // damaged on some node
+    std::string checkpoint = {};               // the target; empty: the newest common point
+    std::vector<DoubtfulPoint> doubtful = {};  // of the rounds before
   };
   explicit RecoveryRound(Options options);
 
@@ -59,14 +71,18 @@ class RecoveryRound {
 
   // From kRollingBack on.
   const persist::Point& target() const { return *target_; }
-  // Points that a new round must leave out.
-  const std::vector<persist::Point>& excluded() const { return options_.excluded; }
+  // For the round that follows kAgain.
+  const std::vector<DoubtfulPoint>& doubtful() const { return options_.doubtful; }
+  // How long to wait before it: 0 unless a read has failed.
+  uint64_t pause_ms() const { return pause_ms_; }
   const std::string& checkpoint() const { return options_.checkpoint; }
   // What the round waits for, or why it ended.
   const std::string& reason() const { return reason_; }
 
  private:
-  bool IsExcluded(const persist::Point& point) const;
+  bool IsDamaged(const persist::Point& point) const;
+  void OnUnreadable(const std::string& what);
+  std::string DescribeDamaged() const;
   bool AllHave(const persist::Point& point) const;
   std::optional<persist::Point> NewestCommon() const;
   std::optional<persist::Point> CommonCheckpoint() const;
@@ -80,6 +96,7 @@ class RecoveryRound {
   std::vector<bool> rolled_back_;
   std::optional<persist::Point> target_;
   std::string reason_;
+  uint64_t pause_ms_ = 0;
 };
 
 }  // namespace luwu

@@ -3,11 +3,15 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
+#include <sstream>
 #include <utility>
 
+#include "common/base/status.h"
 #include "common/base/unique_fd.h"
 
 namespace luwu::persist {
@@ -31,6 +35,9 @@ class SystemFile final : public BlockFile {
     if (errno != EOPNOTSUPP) return -errno;
     // Space comes with the writes then, which wait when there is none.
     return ::ftruncate(fd_.get(), static_cast<off_t>(end)) == 0 ? 0 : -errno;
+  }
+  int Truncate(uint64_t size) override {
+    return ::ftruncate(fd_.get(), static_cast<off_t>(size)) == 0 ? 0 : -errno;
   }
   int Sync() override { return ::fdatasync(fd_.get()) == 0 ? 0 : -errno; }
   int64_t Size() override {
@@ -72,9 +79,32 @@ class SystemFileSystem final : public BlockFileSystem {
     if (::statvfs(path.c_str(), &info) != 0) return 0;
     return uint64_t{info.f_bavail} * info.f_frsize;
   }
+  uint64_t TotalBytes(const std::string& path) override {
+    struct statvfs info {};
+    if (::statvfs(path.c_str(), &info) != 0) return 0;
+    return uint64_t{info.f_blocks} * info.f_frsize;
+  }
 };
 
 }  // namespace
+
+std::string DeviceOf(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return "unknown";
+  const std::string number = fmt::format("{}:{}", major(info.st_dev), minor(info.st_dev));
+  // 36 35 98:0 /root /mount/point options [fields] - type source options
+  std::ifstream mounts("/proc/self/mountinfo");
+  for (std::string line; std::getline(mounts, line);) {
+    std::istringstream fields(line);
+    std::string skipped, mounted;
+    if (!(fields >> skipped >> skipped >> mounted) || mounted != number) continue;
+    while (fields >> skipped && skipped != "-") {
+    }
+    std::string type, source;
+    if (fields >> type >> source) return fmt::format("{} ({})", source, type);
+  }
+  return number;
+}
 
 std::shared_ptr<BlockFileSystem> SystemFiles() { return std::make_shared<SystemFileSystem>(); }
 

@@ -19,6 +19,8 @@ class BlockFile {
   virtual int64_t WriteAt(ConstByteSpan data, uint64_t offset) = 0;
   // Makes the file reach to `end`, with space for [begin, end).
   virtual int Allocate(uint64_t begin, uint64_t end) = 0;
+  // Ends there; the space behind it is free.
+  virtual int Truncate(uint64_t size) = 0;
   // What was written and allocated survives power loss afterwards.
   virtual int Sync() = 0;
   virtual int64_t Size() = 0;
@@ -41,7 +43,12 @@ class BlockFileSystem {
   virtual int SyncDirectory(const std::string& path) = 0;
   // Bytes that a process may still take at `path`.
   virtual uint64_t FreeBytes(const std::string& path) = 0;
+  // Of the file system at `path`.
+  virtual uint64_t TotalBytes(const std::string& path) = 0;
 };
+
+// "/dev/nvme0n1p2 (ext4)", for messages: what is mounted where `path` lies.
+std::string DeviceOf(const std::string& path);
 
 // The one of the operating system.
 std::shared_ptr<BlockFileSystem> SystemFiles();

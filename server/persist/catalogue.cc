@@ -1,9 +1,9 @@
 #include "server/persist/catalogue.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
-#include "common/base/crc32c.h"
 #include "common/base/log.h"
 #include "server/persist/rocksdb_files.h"
 
@@ -20,10 +20,38 @@ void DeletePrefix(rocksdb::WriteBatch* batch, const std::string& prefix) {
 
 std::string_view View(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
-std::string CleanMarkText(uint64_t sequence) {
-  const std::string text = fmt::format("luwu catalogue closed at {}\n", sequence);
-  const uint32_t crc = Crc32c(std::as_bytes(std::span(text.data(), text.size())));
-  return fmt::format("{}crc32c {:08x}\n", text, crc);
+// The number of the newest change; 0 in a catalogue that has none yet.
+StatusOr<uint64_t> NewestChange(rocksdb::DB* db) {
+  std::string value;
+  rocksdb::ReadOptions options;
+  options.verify_checksums = true;
+  const rocksdb::Status status = db->Get(options, ChangeKey(), &value);
+  if (status.IsNotFound()) return uint64_t{0};
+  RETURN_IF_ERROR(FromRocksdb(status, fmt::format("reading {}", db->GetName())));
+  return DecodeChange(ChangeKey(), value);
+}
+
+Status OpenError(const rocksdb::Status& status, const std::string& path) {
+  if (status.IsIOError() && status.ToString().find("lock") != std::string::npos) {
+    return Error(ErrorCode::kPermission,
+                 "{} is in use by another process ({}): stop it, or give this daemon another "
+                 "storage path",
+                 path, status.ToString());
+  }
+  return Annotate(FromRocksdb(status, fmt::format("opening the catalogue in {}", path)),
+                  "the data directory cannot be used; if the disk is sound, move the directory "
+                  "away and restore a checkpoint or an export");
+}
+
+// Opened without writing, so that a catalogue that lacks something is left as it was found.
+Status CheckPromise(const rocksdb::Options& options, const std::string& path,
+                    const Promises& promises) {
+  rocksdb::DB* opened = nullptr;
+  const rocksdb::Status status = rocksdb::DB::OpenForReadOnly(options, path, &opened);
+  const std::unique_ptr<rocksdb::DB> db(opened);
+  if (!status.ok()) return OpenError(status, path);
+  ASSIGN_OR_RETURN(const uint64_t change, NewestChange(db.get()));
+  return promises.Check(change, path);
 }
 
 // Collects what Load meets until all of it is there: keys of one job are not next to each other.
@@ -36,6 +64,8 @@ class Loader {
         ASSIGN_OR_RETURN(next_job_, DecodeCounter(key, value));
         return OkStatus();
       }
+      case RecordKind::kChange:
+        return OkStatus();  // looked at when it was opened
       case RecordKind::kJob: {
         ASSIGN_OR_RETURN(const StoredJob stored, DecodeJob(key, value));
         Catalogue::Job& loaded = jobs_[stored.number];
@@ -92,7 +122,10 @@ class Loader {
 void Catalogue::Batch::PutCounter(uint32_t next_job) {
   batch_.Put(CounterKey(), EncodeCounter(next_job));
 }
-void Catalogue::Batch::Put(const StoredJob& job) { batch_.Put(JobKey(job.number), EncodeJob(job)); }
+void Catalogue::Batch::Put(const StoredJob& job) {
+  batch_.Put(JobKey(job.number), EncodeJob(job));
+  what_ = fmt::format("job '{}' (number {})", job.record.name, job.number);
+}
 void Catalogue::Batch::Put(uint32_t job, const Branch& branch) {
   batch_.Put(BranchKey(job, branch.number), EncodeBranch(job, branch));
 }
@@ -101,9 +134,11 @@ void Catalogue::Batch::Put(uint32_t job, const StoredGeneration& stored) {
 }
 void Catalogue::Batch::Put(uint32_t job, const StoredPoint& stored) {
   batch_.Put(PointKey(job, stored), EncodePoint(job, stored));
+  what_ = fmt::format("point {} of job number {}", stored.point.step, job);
 }
 void Catalogue::Batch::Put(uint32_t job, const StoredCheckpoint& stored) {
   batch_.Put(CheckpointKey(job, stored.checkpoint.name), EncodeCheckpoint(job, stored));
+  what_ = fmt::format("checkpoint '{}' of job number {}", stored.checkpoint.name, job);
 }
 void Catalogue::Batch::Delete(uint32_t job, const StoredPoint& stored) {
   batch_.Delete(PointKey(job, stored));
@@ -124,59 +159,38 @@ void Catalogue::Batch::DeleteJob(uint32_t job) {
   }
 }
 
-StatusOr<std::unique_ptr<Catalogue>> Catalogue::Open(const std::string& path, rocksdb::Env* env,
-                                                     bool create) {
-  rocksdb::Options options = CatalogueOptions();
-  options.create_if_missing = create;
-  if (env != nullptr) options.env = env;
+StatusOr<std::unique_ptr<Catalogue>> Catalogue::Open(const Options& options) {
+  rocksdb::Options rocks = CatalogueOptions(options.write_buffer_bytes);
+  rocks.create_if_missing = options.create;
+  if (options.env != nullptr) rocks.env = options.env;
+  if (!options.create) RETURN_IF_ERROR(CheckPromise(rocks, options.path, *options.promises));
   rocksdb::DB* opened = nullptr;
-  const rocksdb::Status status = rocksdb::DB::Open(options, path, &opened);
+  const rocksdb::Status status = rocksdb::DB::Open(rocks, options.path, &opened);
   std::unique_ptr<rocksdb::DB> db(opened);
-  if (!status.ok()) {
-    if (status.IsIOError() && status.ToString().find("lock") != std::string::npos) {
-      return Error(ErrorCode::kPermission,
-                   "{} is in use by another process ({}): stop it, or give this daemon another "
-                   "storage path",
-                   path, status.ToString());
-    }
-    return Annotate(FromRocksdb(status, fmt::format("opening the catalogue in {}", path)),
-                    "the data directory cannot be used; if the disk is sound, move the directory "
-                    "away and restore a checkpoint or an export");
-  }
-  std::unique_ptr<Catalogue> catalogue(new Catalogue(path, options.env, std::move(db)));
-  RETURN_IF_ERROR(catalogue->TakeCleanMark());
+  if (!status.ok()) return OpenError(status, options.path);
+  ASSIGN_OR_RETURN(const uint64_t change, NewestChange(db.get()));
+  RETURN_IF_ERROR(options.promises->Check(change, options.path));
+  std::unique_ptr<Catalogue> catalogue(new Catalogue(options, std::move(db)));
+  const MutexLock lock(catalogue->write_mutex_);
+  // Numbers that a lost change had are not used again.
+  catalogue->change_ = std::max(change, options.promises->required());
+  // What a log had is in tables now, and synced.
+  const Status promised =
+      options.promises->Record(catalogue->change_, /*synced=*/true, "opening it");
+  if (!promised.ok() && CodeOf(promised) != ErrorCode::kResourceExhausted) return promised;
   return catalogue;
 }
 
 Catalogue::~Catalogue() {
-  if (leaves_mark_) LeaveCleanMark();
+  if (closes_cleanly_) CloseCleanly();
 }
 
-// RocksDB takes a log or manifest that ends too early for one that was being written. After a clean
-// close that is not so: the sequence number that was reached then must be reached again.
-Status Catalogue::TakeCleanMark() {
-  const std::string mark = path_ + "/CLEAN";
-  if (env_->FileExists(mark).IsNotFound()) return OkStatus();
-  std::string text;
-  const std::string what = fmt::format("reading {}", mark);
-  RETURN_IF_ERROR(FromRocksdb(rocksdb::ReadFileToString(env_, mark, &text), what));
-  if (text != CleanMarkText(db_->GetLatestSequenceNumber())) {
-    return Error(ErrorCode::kCorrupt,
-                 "the catalogue in {} is not as it was closed: it has lost records, or {} is "
-                 "damaged; restore the directory, or move it away and restore a checkpoint",
-                 path_, mark);
-  }
-  return FromRocksdb(env_->DeleteFile(mark), fmt::format("removing {}", mark));
-}
-
-void Catalogue::LeaveCleanMark() {
+void Catalogue::CloseCleanly() {
   // Logs emptied: the next start has nothing to replay.
-  rocksdb::Status status = db_->Flush(rocksdb::FlushOptions());
-  if (status.ok()) {
-    const std::string text = CleanMarkText(db_->GetLatestSequenceNumber());
-    status = rocksdb::WriteStringToFile(env_, text, path_ + "/CLEAN", /*should_sync=*/true);
-  }
-  if (!status.ok()) LogWarning("catalogue_not_closed_cleanly", "error={}", status.ToString());
+  Status status = FromRocksdb(db_->Flush(rocksdb::FlushOptions()), "flushing");
+  const MutexLock lock(write_mutex_);
+  if (status.ok()) status = promises_->Record(change_, /*synced=*/true, "closing it");
+  if (!status.ok()) LogWarning("catalogue_not_closed_cleanly", "error={}", MessageOf(status));
 }
 
 Status Catalogue::Load(std::vector<Job>* jobs, uint32_t* next_job) {
@@ -196,10 +210,16 @@ Status Catalogue::Load(std::vector<Job>* jobs, uint32_t* next_job) {
 Status Catalogue::Write(Batch* batch, bool sync) {
   rocksdb::WriteOptions options;
   options.sync = sync;
-  const rocksdb::Status status =
+  const MutexLock lock(write_mutex_);
+  // Also of an attempt that failed: who knows what is in the log.
+  ++change_;
+  batch->batch_.Put(ChangeKey(), EncodeChange(change_));
+  const rocksdb::Status written =
       RetryWithRoom(db_.get(), [&] { return db_->Write(options, &batch->batch_); });
-  if (!status.ok() && !status.IsNoSpace()) CloseAsItIs();
-  return FromRocksdb(status, fmt::format("writing the catalogue in {}", path_));
+  Status status = FromRocksdb(written, fmt::format("writing the catalogue in {}", path_));
+  if (status.ok()) status = promises_->Record(change_, sync, batch->what_);
+  if (!status.ok() && CodeOf(status) != ErrorCode::kResourceExhausted) CloseAsItIs();
+  return status;
 }
 
 }  // namespace luwu::persist

@@ -15,6 +15,8 @@ class ExtentAllocator {
  public:
   // Nothing when no free part of the file is large enough: Extend.
   std::optional<uint64_t> Take(uint64_t bytes);
+  // Take would find a part.
+  bool Fits(uint64_t bytes) const { return by_bytes_.lower_bound({bytes, 0}) != by_bytes_.end(); }
   void Give(uint64_t offset, uint64_t bytes);
   // Recovery, on an empty allocator whose size is set. False: (a part of) it is taken already.
   bool Mark(uint64_t offset, uint64_t bytes);

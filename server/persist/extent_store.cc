@@ -55,6 +55,11 @@ Status ExtentStore::MarkUsed(uint64_t place, uint64_t bytes) {
   return OkStatus();
 }
 
+bool ExtentStore::HasRoom(uint64_t bytes) const {
+  const MutexLock lock(mutex_);
+  return allocator_.Fits(Padded(bytes));
+}
+
 bool ExtentStore::Take(uint64_t bytes, uint64_t* place) {
   const MutexLock lock(mutex_);
   const std::optional<uint64_t> taken = allocator_.Take(Padded(bytes));

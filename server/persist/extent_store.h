@@ -22,9 +22,12 @@ class ExtentStore final : public PayloadStore {
 
   Status MarkUsed(uint64_t place, uint64_t bytes) override;
   void Recovered() override {}
+  bool HasRoom(uint64_t bytes) const override;
   bool Take(uint64_t bytes, uint64_t* place) override;
   Status Grow(uint64_t bytes) override;
   void Give(uint64_t place, uint64_t bytes) override;
+  // Stays taken.
+  bool Abandon(uint64_t, uint64_t) override { return true; }
   void Write(uint64_t place, std::byte* data, uint64_t bytes, IoDone done) override;
   void Read(uint64_t place, std::byte* data, uint64_t bytes, IoDone done) override;
   StatusOr<uint32_t> Checksum(uint64_t place, uint64_t bytes, const Pace& pace) override;

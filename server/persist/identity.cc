@@ -38,7 +38,7 @@ uint32_t CrcOf(std::string_view text) {
 
 std::string Text(const Identity& identity) {
   const std::string body =
-      fmt::format("{}\nformat {}\nengine {}\nnode {}\n", kFirstLine, kDirectoryFormat,
+      fmt::format("{}\nformat {}\nengine {}\nnode {}\n", kFirstLine, identity.format,
                   EngineName(identity.engine), identity.node_name);
   return fmt::format("{}crc32c {:08x}\n", body, CrcOf(body));
 }
@@ -69,16 +69,16 @@ StatusOr<Identity> Parse(const std::string& path, std::string_view text) {
   if (!format) return damaged("no format");
   uint32_t number = 0;
   std::from_chars(format->data(), format->data() + format->size(), number);
-  if (number != kDirectoryFormat) {
+  if (number < kOldestDirectoryFormat || number > kDirectoryFormat) {
     return Error(ErrorCode::kUnsupported,
-                 "{}: format {}, this version knows {}: run the version that wrote it, or a newer "
-                 "one",
-                 path, *format, kDirectoryFormat);
+                 "{}: format {}, this version knows {} to {}: run the version that wrote it, or a "
+                 "newer one",
+                 path, *format, kOldestDirectoryFormat, kDirectoryFormat);
   }
   const std::optional<std::string_view> engine = TakeLine("engine ", &left);
   const std::optional<std::string_view> node = TakeLine("node ", &left);
   if (!engine || !node) return damaged("it ends too early");
-  Identity identity{std::string(*node)};
+  Identity identity{.node_name = std::string(*node), .format = number};
   for (const Engine known : {Engine::kExtents, Engine::kRocksdbValues}) {
     if (EngineName(known) == *engine) {
       identity.engine = known;
@@ -150,6 +150,11 @@ StatusOr<UniqueFd> LockDirectory(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     return SystemError("creating the data directory", path);
   const std::string lock = path + "/LOCK";
+  // Somebody else's folder gets no file from us; ours and new ones do.
+  if (::access(lock.c_str(), F_OK) != 0) {
+    const Status ours = ReadIdentity(path).status();
+    if (CodeOf(ours) == ErrorCode::kPermission) return ours;
+  }
   UniqueFd fd(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!fd.valid()) return SystemError("opening", lock);
   std::array<char, 32> owner{};
@@ -161,6 +166,9 @@ StatusOr<UniqueFd> LockDirectory(const std::string& path) {
                  "storage path",
                  path, got > 0 ? owner.data() : "unknown");
   }
+  // It may have a lock of its own, with which we have no business.
+  const Status ours = ReadIdentity(path).status();
+  if (CodeOf(ours) == ErrorCode::kPermission) return ours;
   const std::string pid = std::to_string(::getpid());
   // Only for the message above: a full disk does not matter here.
   if (::ftruncate(fd.get(), 0) == 0 && ::pwrite(fd.get(), pid.data(), pid.size(), 0) < 0) return fd;

@@ -1,6 +1,6 @@
 // Who owns a data directory. The file LOCK is held with flock for the life of the process; IDENTITY
 // says which node's state this is, in which format and engine. A directory of something else is not
-// touched. Called when the storage is opened, by one thread.
+// touched, not even to lock it. Called when the storage is opened, by one thread.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,20 @@
 
 namespace luwu::persist {
 
-inline constexpr uint32_t kDirectoryFormat = 1;
+// 1: without PROMISED; still read, and made a 2 by the first start.
+inline constexpr uint32_t kDirectoryFormat = 2;
+inline constexpr uint32_t kOldestDirectoryFormat = 1;
 
 struct Identity {
   std::string node_name;
   Engine engine = Engine::kExtents;  // never kAuto
+  uint32_t format = kDirectoryFormat;
 
   bool operator==(const Identity&) const = default;
 };
 
 // Creates the directory when there is none (its parent must exist). kPermission: in use, or not
-// ours to use.
+// ours to use, as ReadIdentity says.
 StatusOr<UniqueFd> LockDirectory(const std::string& path);
 
 // kNotFound: the directory is new: empty but for the lock, or what an interrupted first start left.

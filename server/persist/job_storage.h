@@ -9,6 +9,10 @@
 //
 // A full disk is not an error here: writes and commits wait, and are tried again every half second,
 // until there is space (NodeStorage::Snapshot says so) or the storage is shut down (kCancelled).
+// A device that fails in a write is given two other places for it, one that fails in a read is
+// asked once more. When that does not help, the node writes nothing any more, or the reader is
+// told.
+//
 // After a failed sync nothing is tried again: what was written since the last good one may be gone,
 // so every later write and commit fails with kCorrupt until the node has been restarted.
 //
@@ -83,6 +87,8 @@ class JobStorage {
   virtual void RefuseWaiting(bool refuse) = 0;
 
   virtual JobRecord record() const = 0;
+  // What the job's generations take on disk, those of checkpoints and padding counted.
+  virtual uint64_t used_bytes() const = 0;
 };
 
 }  // namespace luwu::persist

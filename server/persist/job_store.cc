@@ -9,12 +9,15 @@
 #include "common/base/check.h"
 #include "common/base/crc32c.h"
 #include "common/base/failpoint.h"
+#include "common/base/log.h"
 
 namespace luwu::persist {
 namespace {
 
 // Marks the places of small values; the rest is the store's own.
 constexpr uint64_t kInlineBit = uint64_t{1} << 63;
+
+constexpr uint32_t kPlacesMax = 3;  // that a write tries before the device is given up
 
 uint64_t Padded(uint64_t bytes) { return AlignUp(bytes, kIoAlignment); }
 
@@ -28,6 +31,7 @@ struct JobStore::Pending {
   WriteCallback done;
   bool budgeted = false;
   bool placed = false;
+  uint32_t failures = 0;  // places at which the device failed
 };
 
 JobStore::JobStore(Parts parts, Catalogue::Job job)
@@ -81,8 +85,12 @@ void JobStore::Write(uint32_t shard, std::byte* data, uint64_t bytes, WriteCallb
   pending->done = std::move(done);
   {
     const MutexLock lock(mutex_);
-    ++writing_;
+    ++under_way_;
   }
+  StartSoon(pending);
+}
+
+void JobStore::StartSoon(const std::shared_ptr<Pending>& pending) {
   if (Start(pending).ok()) return;
   parts_.state->RetryLater([self = shared_from_this(), pending] {
     Status prepared = self->Prepare(pending.get(), /*may_block=*/true);
@@ -111,7 +119,7 @@ Status JobStore::Prepare(Pending* pending, bool may_block) {
   }
   const bool is_inline = generation.bytes < kInlineBytes;
   PayloadStore* const store = is_inline ? parts_.values.get() : parts_.extents.get();
-  if (may_block) RETURN_IF_ERROR(store->Grow(pending->placed ? 0 : generation.bytes));
+  RETURN_IF_ERROR(MakeRoom(*pending, is_inline, may_block));
   if (pending->placed) return OkStatus();
   uint64_t place = 0;
   if (!store->Take(generation.bytes, &place)) {
@@ -121,6 +129,14 @@ Status JobStore::Prepare(Pending* pending, bool may_block) {
   generation.place = is_inline ? place | kInlineBit : place;
   pending->placed = true;
   return OkStatus();
+}
+
+// A file that has room ahead takes none of the file system's.
+Status JobStore::MakeRoom(const Pending& pending, bool is_inline, bool may_block) {
+  PayloadStore* const store = is_inline ? parts_.values.get() : parts_.extents.get();
+  const uint64_t bytes = pending.placed ? 0 : pending.generation.bytes;
+  if (!store->HasRoom(bytes)) RETURN_IF_ERROR(parts_.state->PayloadRoom());
+  return may_block ? store->Grow(bytes) : OkStatus();
 }
 
 Status JobStore::Start(const std::shared_ptr<Pending>& pending) {
@@ -171,10 +187,7 @@ void JobStore::OnWritten(const std::shared_ptr<Pending>& pending, int error) {
     return;
   }
   if (error != 0) {
-    const Status failed = Error(ErrorCode::kCorrupt, "writing {}: {}",
-                                Describe(pending->shard, generation), std::strerror(error));
-    parts_.state->ReportDamage(MessageOf(failed));
-    Finish(pending, failed);
+    WriteElsewhere(pending, error);
     return;
   }
   parts_.state->written_bytes += Padded(generation.bytes);
@@ -183,6 +196,29 @@ void JobStore::OnWritten(const std::shared_ptr<Pending>& pending, int error) {
     loose_[generation.place] = generation.bytes;
   }
   Finish(pending, generation);
+}
+
+// Nobody has been told of what was to be written, so a fresh place is as good. Once some have
+// failed, it is not the place.
+void JobStore::WriteElsewhere(const std::shared_ptr<Pending>& pending, int error) {
+  const Generation& generation = pending->generation;
+  const std::string what =
+      fmt::format("writing {}: {}", Describe(pending->shard, generation), std::strerror(error));
+  const bool elsewhere =
+      StoreOf(generation.place)->Abandon(generation.place & ~kInlineBit, generation.bytes);
+  if (elsewhere) pending->placed = false;
+  if (elsewhere && ++pending->failures < kPlacesMax) {
+    LogWarning("storage_write_failed", "error={} action=\"another place\"", what);
+    StartSoon(pending);
+    return;
+  }
+  const std::string& device = parts_.state->device();
+  const Status failed =
+      elsewhere ? Error(ErrorCode::kCorrupt, "{}, after {} other places failed too; device {}",
+                        what, pending->failures - 1, device)
+                : Error(ErrorCode::kCorrupt, "{}; device {}", what, device);
+  parts_.state->Fail(MessageOf(failed));
+  Finish(pending, failed);
 }
 
 void JobStore::Finish(const std::shared_ptr<Pending>& pending, StatusOr<Generation> result) {
@@ -194,8 +230,23 @@ void JobStore::Finish(const std::shared_ptr<Pending>& pending, StatusOr<Generati
     if (pending->budgeted) parts_.state->GiveBudget(Padded(generation.bytes));
   }
   pending->done(std::move(result));
+  EndOne();
+}
+
+void JobStore::EndOne() {
   const MutexLock lock(mutex_);
-  if (--writing_ == 0) idle_.NotifyAll();
+  if (--under_way_ == 0) idle_.NotifyAll();
+}
+
+// Counted first: who stops the storage waits for it, or it sees that it was stopped.
+bool JobStore::BeginAgain() {
+  {
+    const MutexLock lock(mutex_);
+    ++under_way_;
+  }
+  if (CodeOf(parts_.state->Usable()) != ErrorCode::kCancelled) return true;
+  EndOne();
+  return false;
 }
 
 Status JobStore::Exists() const {
@@ -205,19 +256,30 @@ Status JobStore::Exists() const {
 }
 
 void JobStore::Read(const ShardEntry& entry, std::byte* data, ReadCallback done) {
-  const Generation& generation = entry.generation;
   if (const Status exists = Exists(); !exists.ok()) {
     parts_.threads->Do([exists, done = std::move(done)] { done(exists); });
     return;
   }
+  ReadTry(entry, data, /*last=*/false, std::move(done));
+}
+
+void JobStore::ReadTry(const ShardEntry& entry, std::byte* data, bool last, ReadCallback done) {
+  const Generation& generation = entry.generation;
   const int injected = LUWU_FAILPOINT("persist.read");
-  auto check = [self = shared_from_this(), entry, data, injected,
+  auto check = [self = shared_from_this(), entry, data, injected, last,
                 done = std::move(done)](int error) mutable {
     // Not on the disk's thread, which has the next transfers to start.
-    self->parts_.threads->Do(
-        [self, entry, data, done = std::move(done), error = injected != 0 ? injected : error] {
-          done(self->CheckRead(entry, data, error));
-        });
+    self->parts_.threads->Do([self, entry, data, last, done = std::move(done),
+                              error = injected != 0 ? injected : error]() mutable {
+      if (error == EIO && !last && self->BeginAgain()) {
+        LogWarning("storage_read_failed", "what=\"{}\" action=\"once more\"",
+                   self->Describe(entry.shard, entry.generation));
+        self->ReadTry(entry, data, /*last=*/true, std::move(done));
+        self->EndOne();
+        return;
+      }
+      done(self->CheckRead(entry, data, error));
+    });
   };
   StoreOf(generation.place)
       ->Read(generation.place & ~kInlineBit, data, generation.bytes, std::move(check));
@@ -312,7 +374,7 @@ Status JobStore::Destroy() {
 
 void JobStore::Drain() {
   const MutexLock lock(mutex_);
-  while (writing_ > 0) idle_.Wait(mutex_);
+  while (under_way_ > 0) idle_.Wait(mutex_);
 }
 
 std::vector<StoredGeneration> JobStore::Committed() const {

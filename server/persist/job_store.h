@@ -33,8 +33,9 @@ class JobStore final : public JobStorage, public std::enable_shared_from_this<Jo
     NodeState* state = nullptr;      // outlives the job
     WorkThreads* threads = nullptr;  // outlives the job; checks what was read
     std::unique_ptr<PayloadStore> extents;
-    std::unique_ptr<PayloadStore> values;              // small ones
-    const uint64_t* stop_checkpoints_bytes = nullptr;  // of the node's payload; set before use
+    std::unique_ptr<PayloadStore> values;  // small ones
+    const std::atomic<uint64_t>* stop_checkpoints_bytes =
+        nullptr;  // of the node's payload; set before use
   };
 
   JobStore(Parts parts, Catalogue::Job job);
@@ -60,8 +61,7 @@ class JobStore final : public JobStorage, public std::enable_shared_from_this<Jo
   uint32_t number() const { return number_; }
   uint64_t reserve_bytes() const { return reserve_bytes_; }
   uint64_t allocated_bytes() const { return parts_.extents->allocated_bytes(); }
-  // What the job's generations take, padding counted.
-  uint64_t used_bytes() const;
+  uint64_t used_bytes() const override;
   // Takes its bytes out of the node's count; the payload of the job is gone afterwards, and reads
   // fail with kNotFound.
   Status Destroy();
@@ -86,12 +86,22 @@ class JobStore final : public JobStorage, public std::enable_shared_from_this<Jo
   Status Start(const std::shared_ptr<Pending>& pending);
   // kCancelled when nobody may wait.
   Status MayWait() const;
+  // Of the file system; see NodeState::PayloadRoom.
+  Status MakeRoom(const Pending& pending, bool is_inline, bool may_block);
   // Space for it, and permission. May block to make room only on the thread for that.
   Status Prepare(Pending* pending, bool may_block);
+  // Now, or when there is room.
+  void StartSoon(const std::shared_ptr<Pending>& pending);
   void OnWritten(const std::shared_ptr<Pending>& pending, int error);
+  void WriteElsewhere(const std::shared_ptr<Pending>& pending, int error);
   void Finish(const std::shared_ptr<Pending>& pending, StatusOr<Generation> result);
+  void EndOne();
+  // Another try of a read; EndOne follows once it is submitted. False: the storage stops.
+  bool BeginAgain();
   // Why nothing can be read of a job that was deleted.
   Status Exists() const;
+  // A device that fails is asked once more, not when this is the last time.
+  void ReadTry(const ShardEntry& entry, std::byte* data, bool last, ReadCallback done);
   // `error` as of IoDone; compares the checksum.
   Status CheckRead(const ShardEntry& entry, const std::byte* data, int error);
   void Free(uint64_t place, uint64_t bytes);
@@ -117,7 +127,7 @@ class JobStore final : public JobStorage, public std::enable_shared_from_this<Jo
   bool destroyed_ LUWU_GUARDED_BY(mutex_) = false;
   std::map<std::string, std::weak_ptr<const void>> holds_ LUWU_GUARDED_BY(mutex_);  // by checkpoint
   std::string deleting_ LUWU_GUARDED_BY(mutex_);  // the checkpoint whose end is being written
-  uint64_t writing_ LUWU_GUARDED_BY(mutex_) = 0;
+  uint64_t under_way_ LUWU_GUARDED_BY(mutex_) = 0;
   std::unordered_map<uint64_t, uint64_t> loose_ LUWU_GUARDED_BY(mutex_);  // place -> bytes
 };
 

@@ -19,6 +19,11 @@ NodeState::NodeState() : thread_([this] { Run(); }) {}
 
 NodeState::~NodeState() {
   Stop();
+  End();
+}
+
+void NodeState::End() {
+  if (!thread_.joinable()) return;
   {
     const MutexLock lock(mutex_);
     ending_ = true;
@@ -125,6 +130,7 @@ void NodeState::Run() {
   ::pthread_setname_np(::pthread_self(), "luwu-space");
   std::vector<Waiter> waiters;
   std::vector<Waiter> still;
+  std::function<void()> before;
   while (true) {
     {
       const MutexLock lock(mutex_);
@@ -139,7 +145,9 @@ void NodeState::Run() {
       if (ending_ && arrived_.empty() && waiters.empty()) return;
       for (Waiter& waiter : arrived_) waiters.push_back(std::move(waiter));
       arrived_.clear();
+      before = before_retries_;
     }
+    if (before) before();
     still.clear();
     for (Waiter& waiter : waiters) {
       const Status status = waiter.attempt();
@@ -154,6 +162,42 @@ void NodeState::Run() {
     }
     waiters.swap(still);
   }
+}
+
+void NodeState::set_before_retries(std::function<void()> call) {
+  const MutexLock lock(mutex_);
+  before_retries_ = std::move(call);
+}
+
+void NodeState::set_reserve(std::unique_ptr<Reserve> reserve) {
+  reserve_ = std::move(reserve);
+  if (!reserve_->whole()) RestoreReserve();
+}
+
+bool NodeState::ReleaseReserve(uint64_t bytes) {
+  if (reserve_ == nullptr || !reserve_->Release(bytes)) return false;
+  LogWarning("storage_reserve_used", "bytes={} left={}", bytes, reserve_->bytes());
+  RestoreReserve();
+  return true;
+}
+
+void NodeState::RestoreReserve() {
+  if (restoring_.exchange(true)) return;
+  auto first = std::make_shared<bool>(true);
+  RetryLater([this, first] {
+    Status status = Usable();
+    // Not at once: somebody is about to use what has just been released.
+    if (status.ok()) status = std::exchange(*first, false) ? PayloadRoom() : reserve_->Restore();
+    if (CodeOf(status) != ErrorCode::kResourceExhausted) restoring_ = false;
+    return status;
+  });
+}
+
+Status NodeState::PayloadRoom() const {
+  if (reserve_ == nullptr || reserve_->whole()) return OkStatus();
+  return Error(ErrorCode::kResourceExhausted,
+               "what is kept back for a full disk has been used: {} are left of it",
+               HumanBytes(reserve_->bytes()));
 }
 
 std::optional<std::string> NodeState::full() const {

@@ -3,20 +3,24 @@
 //
 // Waiting for space: an attempt that fails with kResourceExhausted is made again every half second,
 // until it succeeds, fails otherwise, or the storage stops (kCancelled). Attempts of callers that
-// must not block are made on the thread "luwu-space".
+// must not block are made on the thread "luwu-space". What must be written even then takes from the
+// reserve; until that is whole again, payload that needs new space waits.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
 #include "common/base/sync.h"
+#include "server/persist/reserve.h"
 
 namespace luwu::persist {
 
@@ -29,6 +33,9 @@ class NodeState {
 
   // OK, kCorrupt after Fail, kCancelled after Stop.
   Status Usable() const;
+  // Where the directory lies, for messages; set before use.
+  void set_device(std::string device) { device_ = std::move(device); }
+  const std::string& device() const { return device_; }
   // For ever: until the process is started again.
   void Fail(const std::string& why);
   std::string failed() const;
@@ -36,6 +43,9 @@ class NodeState {
   void ReportDamage(const std::string& what);
   std::vector<std::string> damaged() const;
 
+  // After Stop, when nobody comes with attempts any more: those that wait are told, and the thread
+  // is gone.
+  void End();
   // Waits end; later ones are refused.
   void Stop();
   // Something waited for space when it was stopped.
@@ -45,9 +55,18 @@ class NodeState {
   // Does not block: the first attempt is made soon, on the thread. Once the storage has stopped,
   // the attempt is made once more, and Usable tells it so.
   void RetryLater(Attempt attempt);
+  // Called on the thread before it tries again what waits; may block.
+  void set_before_retries(std::function<void()> call);
   // Set while something waits: what is missing, and where.
   std::optional<std::string> full() const;
   uint64_t waiting() const;
+
+  // Before anything waits. Without one there is nothing to take from.
+  void set_reserve(std::unique_ptr<Reserve> reserve);
+  // Bytes for the file system, out of the reserve. False: there were none.
+  bool ReleaseReserve(uint64_t bytes);
+  // kResourceExhausted while payload that takes space has to wait.
+  Status PayloadRoom() const;
 
   // Bytes of payload. A limit of zero is none.
   void set_stop_bytes(uint64_t bytes) { stop_bytes_ = bytes; }
@@ -70,6 +89,7 @@ class NodeState {
     bool counted = false;  // in waiting_: the first attempt has failed
   };
   void Run();
+  void RestoreReserve();
   void Waits(const std::string& what) LUWU_REQUIRES(mutex_);
   void WaitsNoMore() LUWU_REQUIRES(mutex_);
 
@@ -83,7 +103,11 @@ class NodeState {
   std::string full_ LUWU_GUARDED_BY(mutex_);
   uint64_t waiting_ LUWU_GUARDED_BY(mutex_) = 0;
   std::vector<Waiter> arrived_ LUWU_GUARDED_BY(mutex_);
+  std::function<void()> before_retries_ LUWU_GUARDED_BY(mutex_);
 
+  std::string device_ = "unknown";
+  std::unique_ptr<Reserve> reserve_;  // set before use
+  std::atomic<bool> restoring_{false};
   std::atomic<uint64_t> stop_bytes_{0};
   std::atomic<uint64_t> used_bytes_{0};
   std::thread thread_;  // last: it uses the rest

@@ -2,6 +2,8 @@
 // made before the first job, outlives all of them.
 //
 //   <path>/IDENTITY     node name and format; another node's directory is refused
+//   <path>/PROMISED     the newest change of the catalogue that somebody was told of
+//   <path>/RESERVE      space for a full disk
 //   <path>/catalogue/   RocksDB: jobs, points, generations, checkpoints
 //   <path>/extents/<n>  payload of job number n (engine `extents`), or
 //   <path>/values/      RocksDB (engine `rocksdb_values`)
@@ -34,6 +36,8 @@ struct StorageOptions {
   uint64_t budget_bytes = 0;  // most that payloads may take; 0: what the file system has
   uint32_t warn_percent = 85, stop_checkpoints_percent = 90, stop_percent = 95;  // of the budget
   uint64_t scrub_bytes_per_s = 0;                                                // 0: never
+  uint64_t reserve_bytes = 64 * kMiB;  // kept back for a full disk, or a quarter of a small one
+  uint64_t memory_budget_bytes = 0;    // of the node, of which RocksDB takes a part; 0: enough
 };
 
 struct StorageSnapshot {
@@ -50,6 +54,7 @@ struct StorageSnapshot {
   std::string failed;           // not empty: nothing is written any more, and why
   uint64_t scrubbed_bytes = 0;  // since the start
   uint64_t scrub_cycles = 0;
+  uint64_t memory_bytes = 0;  // that RocksDB may take
   std::vector<std::string>
       damaged;  // what scrubber and readers found, in words, newest last, bounded
 };

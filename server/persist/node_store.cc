@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -12,9 +13,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "server/persist/extent_store.h"
-#include "server/persist/identity.h"
 #include "server/persist/patient_files.h"
-#include "server/persist/probe.h"
 #include "server/persist/rocksdb_files.h"
 #include "server/persist/slot_store.h"
 
@@ -60,60 +59,99 @@ StatusOr<std::unique_ptr<NodeStorage>> NodeStore::Open(const StorageOptions& opt
 
 Status NodeStore::Start() {
   const std::string& path = options_.path;
-  StatusOr<Identity> identity = ReadIdentity(path);
-  const bool is_new = CodeOf(identity.status()) == ErrorCode::kNotFound;
-  if (!identity.ok() && !is_new) return identity.status();
-  if (!is_new && identity->node_name != options_.node_name) {
-    return Error(ErrorCode::kPermission,
-                 "{} belongs to node '{}', this is node '{}': give each node its own directory, or "
-                 "set the node's name back",
-                 path, identity->node_name, options_.node_name);
-  }
-  Engine wanted = options_.engine;
-  if (wanted == Engine::kAuto && !is_new) wanted = identity->engine;
-  if (is_new) {
-    const Engine likely = EngineOr(wanted, Engine::kExtents);
-    RETURN_IF_ERROR(BeginIdentity(path, {options_.node_name, likely}));
-  }
-  const std::string extents = path + "/extents";
-  RETURN_IF_ERROR(MakeFolder(extents));
-  ASSIGN_OR_RETURN(Probe probe, ProbeDirectory(extents, seams_.files.get()));
-  wanted =
-      EngineOr(wanted, probe.direct && probe.uring ? Engine::kExtents : Engine::kRocksdbValues);
+  bool is_new = false;
+  ASSIGN_OR_RETURN(const Identity identity, Identify(&is_new));
+  RETURN_IF_ERROR(MakeFolder(path + "/extents"));
+  ASSIGN_OR_RETURN(std::unique_ptr<Reserve> reserve,
+                   Reserve::Open(path, seams_.files, options_.reserve_bytes));
+  state_.set_device(DeviceOf(path));
+  state_.set_reserve(std::move(reserve));
+  ASSIGN_OR_RETURN(Probe probe, TryOut());
+  const Engine possible = probe.direct && probe.uring ? Engine::kExtents : Engine::kRocksdbValues;
+  // What there is stays as it is, as long as nobody wants something else.
+  engine_ = EngineOr(options_.engine, is_new ? possible : identity.engine);
+  memory_ = PlanMemory(options_.memory_budget_bytes, engine_);
   direct_ = probe.direct;
   queue_ = std::move(probe.queue);
-  rocksdb::Env* const base = seams_.env != nullptr ? seams_.env : rocksdb::Env::Default();
-  env_ = rocksdb::NewCompositeEnv(PatientFiles(base->GetFileSystem(), &state_));
-  ASSIGN_OR_RETURN(catalogue_, Catalogue::Open(path + "/catalogue", env_.get(), is_new));
+  RETURN_IF_ERROR(OpenCatalogue(identity, is_new));
   std::vector<Catalogue::Job> jobs;
   uint32_t next_job = 1;
   RETURN_IF_ERROR(catalogue_->Load(&jobs, &next_job));
-  if (!is_new && identity->engine != wanted && !jobs.empty()) {
+  if (!is_new && identity.engine != engine_ && !jobs.empty()) {
     return Error(ErrorCode::kUnsupported,
                  "{} holds jobs of engine {}, the configuration says {}: set the engine back, or "
                  "export the jobs first",
-                 path, EngineName(identity->engine), EngineName(wanted));
+                 path, EngineName(identity.engine), EngineName(engine_));
   }
-  engine_ = wanted;
   threads_ = std::make_unique<WorkThreads>(kValueThreads);
   if (engine_ == Engine::kRocksdbValues) {
     queue_.reset();
     // Without jobs it may be missing: the engine has just been chosen.
-    ASSIGN_OR_RETURN(values_, OpenValues({path + "/values", env_.get(), direct_, jobs.empty()}));
+    ASSIGN_OR_RETURN(values_, OpenValues({.path = path + "/values",
+                                          .env = env_.get(),
+                                          .direct = direct_,
+                                          .create = jobs.empty(),
+                                          .write_buffer_bytes = memory_.values_buffer_bytes}));
   }
-  if (is_new || identity->engine != engine_) {
-    RETURN_IF_ERROR(BeginIdentity(path, {options_.node_name, engine_}));
+  const Identity wanted{options_.node_name, engine_};
+  if (is_new || identity != wanted) {
+    RETURN_IF_ERROR(BeginIdentity(path, wanted));
     RETURN_IF_ERROR(FinishIdentity(path));
   }
   RETURN_IF_ERROR(LoadJobs(std::move(jobs), next_job));
   RETURN_IF_ERROR(engine_ == Engine::kExtents ? RemoveOrphanFiles() : RemoveOrphanValues());
   SetBudget();
+  state_.set_before_retries([this] { SetBudget(); });
   if (options_.scrub_bytes_per_s > 0) {
     scrubber_ = std::make_unique<Scrubber>(
         &state_, [this] { return AllJobs(); }, options_.scrub_bytes_per_s);
   }
-  LogInfo("storage_opened", "path={} engine={} direct={} io_uring={} jobs={} payload_bytes={}",
-          path, EngineName(engine_), direct_, probe.uring, AllJobs().size(), state_.used_bytes());
+  LogInfo("storage_opened",
+          "path={} engine={} direct={} io_uring={} jobs={} payload_bytes={} budget={} memory={}",
+          path, EngineName(engine_), direct_, probe.uring, AllJobs().size(), state_.used_bytes(),
+          budget_bytes_.load(), memory_.bytes);
+  return OkStatus();
+}
+
+StatusOr<Identity> NodeStore::Identify(bool* is_new) {
+  const std::string& path = options_.path;
+  StatusOr<Identity> identity = ReadIdentity(path);
+  *is_new = CodeOf(identity.status()) == ErrorCode::kNotFound;
+  if (*is_new) {
+    const Identity first{options_.node_name, EngineOr(options_.engine, Engine::kExtents)};
+    RETURN_IF_ERROR(BeginIdentity(path, first));
+    return first;
+  }
+  if (!identity.ok()) return identity.status();
+  if (identity->node_name != options_.node_name) {
+    return Error(ErrorCode::kPermission,
+                 "{} belongs to node '{}', this is node '{}': give each node its own directory, or "
+                 "set the node's name back",
+                 path, identity->node_name, options_.node_name);
+  }
+  return identity;
+}
+
+StatusOr<Probe> NodeStore::TryOut() {
+  const std::string extents = options_.path + "/extents";
+  StatusOr<Probe> probe = ProbeDirectory(extents, seams_.files.get());
+  const bool full = CodeOf(probe.status()) == ErrorCode::kResourceExhausted;
+  if (full && state_.ReleaseReserve(kMiB)) return ProbeDirectory(extents, seams_.files.get());
+  return probe;
+}
+
+Status NodeStore::OpenCatalogue(const Identity& identity, bool is_new) {
+  const std::string& path = options_.path;
+  const bool promised = !is_new && identity.format >= kDirectoryFormat;
+  ASSIGN_OR_RETURN(promises_, Promises::Open(path, seams_.files, seams_.boot_id, !promised));
+  rocksdb::Env* const base = seams_.env != nullptr ? seams_.env : rocksdb::Env::Default();
+  env_ = rocksdb::NewCompositeEnv(PatientFiles(base->GetFileSystem(), &state_));
+  ASSIGN_OR_RETURN(catalogue_,
+                   Catalogue::Open({.path = path + "/catalogue",
+                                    .env = env_.get(),
+                                    .promises = promises_.get(),
+                                    .create = is_new,
+                                    .write_buffer_bytes = memory_.catalogue_buffer_bytes}));
   return OkStatus();
 }
 
@@ -122,6 +160,7 @@ NodeStore::~NodeStore() {
   scrubber_.reset();
   queue_.reset();
   threads_.reset();
+  state_.End();
   const MutexLock lock(mutex_);
   jobs_.clear();
 }
@@ -169,24 +208,60 @@ Status NodeStore::RemoveOrphanFiles() {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(options_.path + "/extents", error)) {
     const std::string path = entry.path().string();
-    if (known.contains(path)) continue;
-    if (const int removed = seams_.files->Remove(path); removed < 0) {
-      return Error(ErrorCode::kCorrupt, "removing {}, which belongs to no job: {}", path,
-                   std::strerror(-removed));
-    }
+    if (!known.contains(path)) RETURN_IF_ERROR(RemoveOrphanFile(path));
   }
   return OkStatus();
+}
+
+Status NodeStore::RemoveOrphanFile(const std::string& path) {
+  const std::string name = path.substr(path.rfind('/') + 1);
+  uint32_t number = 0;
+  const auto [end, parsed] = std::from_chars(name.data(), name.data() + name.size(), number);
+  const bool numbered = parsed == std::errc() && end == name.data() + name.size();
+  uint32_t next_job = 0;
+  {
+    const MutexLock lock(mutex_);
+    next_job = next_job_;
+  }
+  // A job that the catalogue has had, and deleted; one whose record was still to be written, so
+  // that it is empty; or what the self-test left.
+  std::error_code error;
+  const bool explained = name == "probe" || (numbered && number > 0 && number < next_job) ||
+                         std::filesystem::file_size(path, error) == 0;
+  if (!explained) {
+    return Error(ErrorCode::kCorrupt,
+                 "{} holds payload of a job that the catalogue has never had: the catalogue has "
+                 "lost records, or the file is from elsewhere; restore the directory from a copy, "
+                 "or move the file away",
+                 path);
+  }
+  const int removed = seams_.files->Remove(path);
+  if (removed == 0) return OkStatus();
+  return Error(ErrorCode::kCorrupt, "removing {}, which belongs to no job: {}", path,
+               std::strerror(-removed));
 }
 
 Status NodeStore::RemoveOrphanValues() {
   std::set<uint32_t> known;
   for (const std::shared_ptr<JobStore>& job : AllJobs()) known.insert(job->number());
+  uint32_t next_job = 0;
+  {
+    const MutexLock lock(mutex_);
+    next_job = next_job_;
+  }
   const std::unique_ptr<rocksdb::Iterator> iterator(values_.db->NewIterator({}));
   iterator->SeekToFirst();
   while (iterator->Valid()) {
     const rocksdb::Slice key = iterator->key();
     uint32_t job = 0;
     RETURN_IF_ERROR(JobOfValueKey({key.data(), key.size()}, &job));
+    if (job >= next_job) {
+      return Error(ErrorCode::kCorrupt,
+                   "{} holds values of job number {}, which the catalogue has never had: it has "
+                   "lost records; restore the directory from a copy, or move it away and restore a "
+                   "checkpoint or an export",
+                   values_.db->GetName(), job);
+    }
     if (!known.contains(job)) {
       RETURN_IF_ERROR(
           SlotStore(values_.db.get(), threads_.get(), job, SlotStore::Durability::kByFlush)
@@ -205,11 +280,17 @@ uint64_t NodeStore::AllocatedBytes() const {
   return allocated;
 }
 
-void NodeStore::SetBudget() {
-  budget_bytes_ = options_.budget_bytes;
-  if (budget_bytes_ == 0) budget_bytes_ = seams_.files->FreeBytes(options_.path) + AllocatedBytes();
-  state_.set_stop_bytes(Percent(budget_bytes_, options_.stop_percent));
-  stop_checkpoints_bytes_ = Percent(budget_bytes_, options_.stop_checkpoints_percent);
+void NodeStore::SetBudget() const {
+  uint64_t budget = options_.budget_bytes;
+  // A file system that was full when this started may have space by now. What others take of it
+  // does not matter to files that have theirs.
+  if (budget == 0) {
+    budget =
+        std::max(budget_bytes_.load(), seams_.files->FreeBytes(options_.path) + AllocatedBytes());
+  }
+  budget_bytes_ = budget;
+  state_.set_stop_bytes(Percent(budget, options_.stop_percent));
+  stop_checkpoints_bytes_ = Percent(budget, options_.stop_checkpoints_percent);
 }
 
 std::vector<std::shared_ptr<JobStore>> NodeStore::AllJobs() const {
@@ -326,6 +407,7 @@ StorageSnapshot NodeStore::Snapshot() const {
   snapshot.budget_bytes = budget_bytes_;
   snapshot.used_bytes = state_.used_bytes();
   snapshot.allocated_bytes = AllocatedBytes();
+  snapshot.memory_bytes = memory_.bytes;
   snapshot.free_bytes = seams_.files->FreeBytes(options_.path);
   snapshot.read_bytes = state_.read_bytes;
   snapshot.written_bytes = state_.written_bytes;

@@ -2,6 +2,7 @@
 // the seams are for tests, which put faulty devices under it.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,10 +15,14 @@
 #include "server/persist/block_file.h"
 #include "server/persist/catalogue.h"
 #include "server/persist/disk_queue.h"
+#include "server/persist/identity.h"
 #include "server/persist/job_store.h"
 #include "server/persist/node_state.h"
 #include "server/persist/node_storage.h"
+#include "server/persist/probe.h"
+#include "server/persist/promises.h"
 #include "server/persist/scrubber.h"
+#include "server/persist/storage_memory.h"
 #include "server/persist/values_db.h"
 #include "server/persist/work_threads.h"
 
@@ -26,6 +31,7 @@ namespace luwu::persist {
 struct StorageSeams {
   std::shared_ptr<BlockFileSystem> files = SystemFiles();
   rocksdb::Env* env = nullptr;  // null: the operating system's; outlives the storage
+  std::string boot_id = BootId();
 };
 
 class NodeStore final : public NodeStorage {
@@ -49,16 +55,21 @@ class NodeStore final : public NodeStorage {
       : options_(options), seams_(seams), lock_(std::move(lock)) {}
 
   Status Start();
+  StatusOr<Identity> Identify(bool* is_new);
+  StatusOr<Probe> TryOut();
+  Status OpenCatalogue(const Identity& identity, bool is_new);
   Status LoadJobs(std::vector<Catalogue::Job> jobs, uint32_t next_job);
-  // What is left of jobs that were being created or deleted when the daemon ended.
+  // What is left of jobs that were being created or deleted when the daemon ended. Payload that
+  // the catalogue never knew is not removed: kCorrupt, naming it.
   Status RemoveOrphanFiles();
+  Status RemoveOrphanFile(const std::string& path);
   Status RemoveOrphanValues();
   // Of all jobs.
   uint64_t AllocatedBytes() const;
   // Payload of a job that exists, or is about to.
   StatusOr<std::unique_ptr<PayloadStore>> OpenPayload(uint32_t job);
   StatusOr<std::shared_ptr<JobStore>> MakeJob(Catalogue::Job job);
-  void SetBudget();
+  void SetBudget() const;
   Status CheckReserve(const std::string& name, uint64_t bytes) const LUWU_REQUIRES(mutex_);
   std::vector<std::shared_ptr<JobStore>> AllJobs() const;
   std::string ExtentPath(uint32_t job) const;
@@ -68,11 +79,13 @@ class NodeStore final : public NodeStorage {
   const UniqueFd lock_;  // first in, last out
   Engine engine_ = Engine::kExtents;
   bool direct_ = false;
-  uint64_t budget_bytes_ = 0;
-  uint64_t stop_checkpoints_bytes_ = 0;
+  StorageMemory memory_;
+  mutable std::atomic<uint64_t> budget_bytes_{0};
+  mutable std::atomic<uint64_t> stop_checkpoints_bytes_{0};
 
-  NodeState state_;
+  mutable NodeState state_;
   std::unique_ptr<rocksdb::Env> env_;  // RocksDB's files wait for space
+  std::unique_ptr<Promises> promises_;
   std::unique_ptr<Catalogue> catalogue_;
   ValuesDb values_;                   // engine rocksdb_values only
   std::unique_ptr<DiskQueue> queue_;  // engine extents only

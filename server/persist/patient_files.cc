@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -20,10 +21,16 @@ using rocksdb::Slice;
 constexpr uint64_t kStepBytes = 256 * kKiB;  // set aside at once
 constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
 
+// Values of the engine `rocksdb_values`: they wait, so that there is space for what ends them.
+bool IsPayload(const std::string& name) { return name.ends_with(".blob"); }
+
 class PatientWritable final : public rocksdb::FSWritableFileOwnerWrapper {
  public:
   PatientWritable(std::unique_ptr<FSWritableFile> target, std::string name, NodeState* state)
       : FSWritableFileOwnerWrapper(std::move(target)), name_(std::move(name)), state_(state) {}
+
+  // RocksDB would set aside the size of a whole log at once.
+  void PrepareWrite(size_t, size_t, const IOOptions&, IODebugContext*) override {}
 
   IOStatus Append(const Slice& data, const IOOptions& options, IODebugContext* debug) override {
     const IOStatus room = MakeRoom(size_ + data.size(), options, debug);
@@ -81,8 +88,13 @@ class PatientWritable final : public rocksdb::FSWritableFileOwnerWrapper {
       reserved_ = status.ok() ? reserved_ + wanted : kAll;  // not possible here: does without
       return OkStatus();
     };
-    Status status = reserve();
-    if (!status.ok()) status = state_->RetryWhileFull(reserve);
+    const auto reserve_or_release = [&] {
+      const Status status = reserve();
+      const bool more = !status.ok() && !IsPayload(name_) && state_->ReleaseReserve(wanted);
+      return more ? reserve() : status;
+    };
+    Status status = reserve_or_release();
+    if (!status.ok()) status = state_->RetryWhileFull(reserve_or_release);
     return status.ok() ? IOStatus::OK() : IOStatus::Aborted(MessageOf(status));
   }
 
@@ -102,6 +114,8 @@ class PatientFileSystem final : public rocksdb::FileSystemWrapper {
                            std::unique_ptr<FSWritableFile>* file, IODebugContext* debug) override {
     std::unique_ptr<FSWritableFile> plain;
     IOStatus status = target()->NewWritableFile(name, options, &plain, debug);
+    if (status.IsNoSpace() && !IsPayload(name) && state_->ReleaseReserve(kStepBytes))
+      status = target()->NewWritableFile(name, options, &plain, debug);
     if (status.ok()) *file = std::make_unique<PatientWritable>(std::move(plain), name, state_);
     return status;
   }

@@ -1,7 +1,8 @@
 // Files under RocksDB that wait for space. RocksDB does not survive a log that could not be
 // written: with the assertions that Debian builds in, the next sync of it ends the process. So
 // space is set aside before each write, the waiting is done there, and RocksDB never sees a full
-// disk, except when the storage stops.
+// disk, except when the storage stops. What is not payload takes from the node's reserve before it
+// waits.
 #pragma once
 
 #include <memory>

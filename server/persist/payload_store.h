@@ -24,11 +24,16 @@ class PayloadStore {
   virtual Status MarkUsed(uint64_t place, uint64_t bytes) = 0;
   virtual void Recovered() = 0;
 
+  // What is written takes nothing of the file system that the store does not have yet.
+  virtual bool HasRoom(uint64_t bytes) const = 0;
   // False when Grow has to make room first.
   virtual bool Take(uint64_t bytes, uint64_t* place) = 0;
   // Blocks. kResourceExhausted while the file system is full, kCorrupt when it fails.
   virtual Status Grow(uint64_t bytes) = 0;
   virtual void Give(uint64_t place, uint64_t bytes) = 0;
+  // A place at which the device has failed is not taken again by this process. False: places of
+  // this store mean nothing to the device, so that another one does not help.
+  virtual bool Abandon(uint64_t place, uint64_t bytes) = 0;
 
   // `data` has room up to the next multiple of kIoAlignment; error ENOSPC can be tried again.
   virtual void Write(uint64_t place, std::byte* data, uint64_t bytes, IoDone done) = 0;

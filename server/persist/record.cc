@@ -156,6 +156,7 @@ std::string JobPrefix(RecordKind kind, uint32_t job) {
 }
 
 std::string CounterKey() { return std::string(1, static_cast<char>(RecordKind::kCounter)); }
+std::string ChangeKey() { return std::string(1, static_cast<char>(RecordKind::kChange)); }
 std::string JobKey(uint32_t job) { return JobPrefix(RecordKind::kJob, job); }
 std::string BranchKey(uint32_t job, uint32_t branch) {
   std::string key = JobPrefix(RecordKind::kBranch, job);
@@ -187,6 +188,12 @@ std::string EncodeCounter(uint32_t next_job) {
   Encoder encoder;
   encoder.U32(next_job);
   return encoder.Seal(CounterKey());
+}
+
+std::string EncodeChange(uint64_t change) {
+  Encoder encoder;
+  encoder.U64(change);
+  return encoder.Seal(ChangeKey());
 }
 
 std::string EncodeJob(const StoredJob& job) {
@@ -238,6 +245,12 @@ StatusOr<uint32_t> DecodeCounter(std::string_view key, std::string_view value) {
   ASSIGN_OR_RETURN(Decoder decoder, Unseal(key, value));
   const uint32_t next_job = decoder.U32();
   return Finish(key, decoder, next_job);
+}
+
+StatusOr<uint64_t> DecodeChange(std::string_view key, std::string_view value) {
+  ASSIGN_OR_RETURN(Decoder decoder, Unseal(key, value));
+  const uint64_t change = decoder.U64();
+  return Finish(key, decoder, change);
 }
 
 StatusOr<StoredJob> DecodeJob(std::string_view key, std::string_view value) {

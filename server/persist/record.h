@@ -54,6 +54,7 @@ struct StoredCheckpoint {
 // The first byte of a key.
 enum class RecordKind : char {
   kCounter = 'N',
+  kChange = 'S',
   kJob = 'J',
   kBranch = 'B',
   kGeneration = 'G',
@@ -66,6 +67,7 @@ enum class RecordKind : char {
 std::string JobPrefix(RecordKind kind, uint32_t job);
 
 std::string CounterKey();
+std::string ChangeKey();
 std::string JobKey(uint32_t job);
 std::string BranchKey(uint32_t job, uint32_t branch);
 std::string GenerationKey(uint32_t job, const StoredGeneration& stored);
@@ -74,6 +76,8 @@ std::string CheckpointKey(uint32_t job, const std::string& name);
 std::string ValueKey(uint32_t job, uint64_t slot);
 
 std::string EncodeCounter(uint32_t next_job);
+// The number of the newest change of the catalogue, written with each: see promises.h.
+std::string EncodeChange(uint64_t change);
 std::string EncodeJob(const StoredJob& job);
 std::string EncodeBranch(uint32_t job, const Branch& branch);
 std::string EncodeGeneration(uint32_t job, const StoredGeneration& stored);
@@ -82,6 +86,7 @@ std::string EncodeCheckpoint(uint32_t job, const StoredCheckpoint& stored);
 
 // Of a key that begins with the kind; *job is set to the number in the key.
 StatusOr<uint32_t> DecodeCounter(std::string_view key, std::string_view value);
+StatusOr<uint64_t> DecodeChange(std::string_view key, std::string_view value);
 StatusOr<StoredJob> DecodeJob(std::string_view key, std::string_view value);
 StatusOr<Branch> DecodeBranch(std::string_view key, std::string_view value, uint32_t* job);
 StatusOr<StoredGeneration> DecodeGeneration(std::string_view key, std::string_view value,

@@ -59,8 +59,8 @@ class AlignedFileSystem final : public rocksdb::FileSystemWrapper {
 
 }  // namespace
 
-rocksdb::Options ValuesOptions(bool direct) {
-  rocksdb::Options options = CatalogueOptions();
+rocksdb::Options ValuesOptions(bool direct, uint64_t write_buffer_bytes) {
+  rocksdb::Options options = CatalogueOptions(write_buffer_bytes);
   // Past the page cache: growing it costs more than the device does.
   options.use_direct_reads = direct;
   options.use_direct_io_for_flush_and_compaction = direct;
@@ -74,7 +74,6 @@ rocksdb::Options ValuesOptions(bool direct) {
   options.blob_garbage_collection_age_cutoff = 0.25;
   options.blob_garbage_collection_force_threshold = 1.0;
   // One memtable fills while others are flushed; more than three would start the throttle early.
-  options.write_buffer_size = 128 * kMiB;
   options.max_write_buffer_number = 3;
   // The throttle starts at 16 MB/s otherwise.
   options.delayed_write_rate = 8 * kGiB;
@@ -93,7 +92,7 @@ std::shared_ptr<rocksdb::FileSystem> AlignedFiles(std::shared_ptr<rocksdb::FileS
   return std::make_shared<AlignedFileSystem>(std::move(target));
 }
 
-rocksdb::Options CatalogueOptions() {
+rocksdb::Options CatalogueOptions(uint64_t write_buffer_bytes) {
   rocksdb::Options options;
   // Damage is an error when it is met, not something to work around.
   options.paranoid_checks = true;
@@ -101,13 +100,12 @@ rocksdb::Options CatalogueOptions() {
   options.verify_sst_unique_id_in_manifest = true;
   options.track_and_verify_wals_in_manifest = true;
   options.paranoid_file_checks = true;
-  // A torn record at the end of the log is a commit that nobody was told of; one elsewhere is
-  // damage.
-  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
+  // What was never synced may come back torn in any way. Up to there it is taken; whether anything
+  // that was promised lies behind it is looked at by the catalogue.
+  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   // Records in memory carry a checksum too, until they are in a file.
   options.memtable_protection_bytes_per_key = 8;
-  // A commit of 2048 shards is 200 KB: some dozens of commits per flush.
-  options.write_buffer_size = 16 * kMiB;
+  options.write_buffer_size = write_buffer_bytes;
   options.max_background_jobs = 2;  // a catalogue is small, the cores belong to the optimizer
   // Everything is read once, at open; checksums, not compression, are what counts.
   options.compression = rocksdb::kNoCompression;

@@ -2,6 +2,7 @@
 // a file system under RocksDB that aligns direct I/O to 4096 bytes.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,10 +17,10 @@
 namespace luwu::persist {
 
 // Of metadata: small records, one synced batch per commit.
-rocksdb::Options CatalogueOptions();
+rocksdb::Options CatalogueOptions(uint64_t write_buffer_bytes);
 
 // Of payload: large values that are overwritten again and again.
-rocksdb::Options ValuesOptions(bool direct);
+rocksdb::Options ValuesOptions(bool direct, uint64_t write_buffer_bytes);
 
 // Debian's RocksDB aligns direct I/O to 512 bytes, with which appends reach a tenth of the device's
 // speed where blocks are 4096 bytes.

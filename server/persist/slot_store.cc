@@ -106,12 +106,21 @@ Status SlotStore::Sync(SyncLevel) {
 }
 
 Status SlotStore::Destroy() {
-  const std::string begin = JobPrefix(RecordKind::kInlineValue, job_);
-  const std::string end = JobPrefix(RecordKind::kInlineValue, job_ + 1);
+  const std::string begin_key = JobPrefix(RecordKind::kInlineValue, job_);
+  const std::string end_key = JobPrefix(RecordKind::kInlineValue, job_ + 1);
+  const rocksdb::Slice begin(begin_key), end(end_key);
   rocksdb::WriteOptions options;
   options.disableWAL = durability_ == Durability::kByFlush;
-  return FromRocksdb(db_->DeleteRange(options, db_->DefaultColumnFamily(), begin, end),
-                     fmt::format("deleting job {} from {}", job_, db_->GetName()));
+  rocksdb::ColumnFamilyHandle* const family = db_->DefaultColumnFamily();
+  rocksdb::Status status = db_->DeleteRange(options, family, begin, end);
+  if (status.ok() && durability_ == Durability::kByFlush) {
+    // The space is wanted now. Values of other jobs stay where they are: moving them needs some.
+    rocksdb::CompactRangeOptions compaction;
+    compaction.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForce;
+    compaction.blob_garbage_collection_policy = rocksdb::BlobGarbageCollectionPolicy::kDisable;
+    status = db_->CompactRange(compaction, family, &begin, &end);
+  }
+  return FromRocksdb(status, fmt::format("deleting job {} from {}", job_, db_->GetName()));
 }
 
 uint64_t SlotStore::allocated_bytes() const { return 0; }

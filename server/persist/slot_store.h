@@ -28,9 +28,11 @@ class SlotStore final : public PayloadStore {
 
   Status MarkUsed(uint64_t place, uint64_t bytes) override;
   void Recovered() override;
+  bool HasRoom(uint64_t) const override { return false; }
   bool Take(uint64_t bytes, uint64_t* place) override;
   Status Grow(uint64_t bytes) override;
   void Give(uint64_t place, uint64_t bytes) override;
+  bool Abandon(uint64_t, uint64_t) override { return false; }
   void Write(uint64_t place, std::byte* data, uint64_t bytes, IoDone done) override;
   void Read(uint64_t place, std::byte* data, uint64_t bytes, IoDone done) override;
   StatusOr<uint32_t> Checksum(uint64_t place, uint64_t bytes, const Pace& pace) override;

@@ -19,7 +19,7 @@ StatusOr<ValuesDb> OpenValues(const ValuesDbOptions& options) {
   rocksdb::Env* const base = options.env != nullptr ? options.env : rocksdb::Env::Default();
   ValuesDb values;
   values.env = rocksdb::NewCompositeEnv(AlignedFiles(base->GetFileSystem()));
-  rocksdb::Options rocks = ValuesOptions(options.direct);
+  rocksdb::Options rocks = ValuesOptions(options.direct, options.write_buffer_bytes);
   rocks.env = values.env.get();
   rocks.create_if_missing = options.create;
   rocksdb::DB* opened = nullptr;

@@ -8,6 +8,7 @@
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
 
+#include "common/base/bytes.h"
 #include "common/base/status.h"
 
 namespace luwu::persist {
@@ -25,6 +26,7 @@ struct ValuesDbOptions {
   rocksdb::Env* env = nullptr;  // under it; null for the operating system's
   bool direct = false;
   bool create = false;  // when it is missing
+  uint64_t write_buffer_bytes = 128 * kMiB;
 };
 
 StatusOr<ValuesDb> OpenValues(const ValuesDbOptions& options);

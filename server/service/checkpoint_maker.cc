@@ -11,6 +11,8 @@ namespace {
 
 // Asking takes one round trip; a node that stands still must not hold the training for longer.
 constexpr uint64_t kHoldMs = 2'000;
+// For taking back what a failed attempt has kept: whoever asked has waited long enough.
+constexpr uint64_t kCleanUpMs = 500;
 
 // Lets go of a held decision.
 class HeldStep {
@@ -27,11 +29,6 @@ class HeldStep {
  private:
   std::shared_ptr<CommitCoordinator> coordinator_;
 };
-
-Status FirstError(const std::vector<Status>& answers) {
-  for (const Status& answer : answers) RETURN_IF_ERROR(answer);
-  return OkStatus();
-}
 
 int64_t UnixSeconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -58,36 +55,35 @@ Status CheckpointMaker::CheckPlace(const std::string& job) const {
   return registry_->ListStored(job).status();
 }
 
-Status CheckpointMaker::AskForPoint(const std::string& job, uint64_t epoch, uint64_t step) {
+Status CheckpointMaker::AskForPoint(const PeerClient::PointRequest& point, TimePoint deadline) {
   const std::vector<uint32_t> nodes = Participants();
-  return FirstError(AskAll<Status>(nodes.size(), [&](size_t i, PeerClient::Done done) {
+  return AllErrors(AskAll<Status>(nodes.size(), [&](size_t i, PeerClient::Done done) {
     if (nodes[i] == registry_->self()) {
-      done(registry_->MakePoint(job, epoch, step));
+      done(registry_->MakePoint(point.job, point.epoch, point.step));
     } else {
-      peers_->MakePoint(nodes[i], job, epoch, step, std::move(done));
+      peers_->MakePoint(nodes[i], point, deadline, std::move(done));
     }
   }));
 }
 
 // Of the open step or, when a node has updated in place already, of the one after it.
-StatusOr<uint64_t> CheckpointMaker::BeginPoint(const std::string& job, uint64_t epoch,
-                                               uint64_t step) {
-  Status asked = AskForPoint(job, epoch, step);
+StatusOr<uint64_t> CheckpointMaker::BeginPoint(PeerClient::PointRequest point, TimePoint deadline) {
+  Status asked = AskForPoint(point, deadline);
   if (CodeOf(asked) == ErrorCode::kState) {
-    ++step;
-    asked = AskForPoint(job, epoch, step);
+    ++point.step;
+    asked = AskForPoint(point, deadline);
   }
   RETURN_IF_ERROR(asked);
-  return step;
+  return point.step;
 }
 
-Status CheckpointMaker::Keep(const CheckpointRequest& request) {
+Status CheckpointMaker::Keep(const CheckpointRequest& request, TimePoint deadline) {
   const std::vector<uint32_t> nodes = Participants();
-  return FirstError(AskAll<Status>(nodes.size(), [&](size_t i, PeerClient::Done done) {
+  return AllErrors(AskAll<Status>(nodes.size(), [&](size_t i, PeerClient::Done done) {
     if (nodes[i] == registry_->self()) {
       done(registry_->KeepCheckpoint(request));
     } else {
-      peers_->KeepCheckpoint(nodes[i], request, std::move(done));
+      peers_->KeepCheckpoint(nodes[i], request, deadline, std::move(done));
     }
   }));
 }
@@ -101,7 +97,7 @@ StatusOr<persist::Checkpoint> CheckpointMaker::TryCreate(const std::string& job,
   const TimePoint until = hold == Hold::kUntilKept ? deadline : DeadlineAfter(kHoldMs);
   ASSIGN_OR_RETURN(const uint64_t open, coordinator->Hold(until));
   HeldStep held(coordinator);
-  ASSIGN_OR_RETURN(const uint64_t step, BeginPoint(job, described.epoch, open));
+  ASSIGN_OR_RETURN(const uint64_t step, BeginPoint({job, described.epoch, open}, deadline));
   // The point of the next step comes with the decision of this one.
   if (hold == Hold::kWhileAsking || step > open) held.Release();
   const std::vector<Status> durable = AskAll<Status>(1, [&](size_t, PeerClient::Done done) {
@@ -113,7 +109,7 @@ StatusOr<persist::Checkpoint> CheckpointMaker::TryCreate(const std::string& job,
                                   .name = name,
                                   .step = step,
                                   .created_unix_s = UnixSeconds()};
-  RETURN_IF_ERROR(Keep(request));
+  RETURN_IF_ERROR(Keep(request, deadline));
   return persist::Checkpoint{.name = name,
                              .point = {.step = step, .epoch = described.epoch},
                              .created_unix_s = request.created_unix_s};
@@ -122,8 +118,9 @@ StatusOr<persist::Checkpoint> CheckpointMaker::TryCreate(const std::string& job,
 StatusOr<persist::Checkpoint> CheckpointMaker::Create(const std::string& job,
                                                       const std::string& name, TimePoint deadline) {
   RETURN_IF_ERROR(CheckPlace(job));
-  for (const StatusOr<StoredPoints>& stored : AskStored(job)) {
-    RETURN_IF_ERROR(stored.status());
+  const std::vector<StatusOr<StoredPoints>> answers = AskStored(job, deadline);
+  RETURN_IF_ERROR(AllErrors(answers));
+  for (const StatusOr<StoredPoints>& stored : answers) {
     for (const persist::Checkpoint& checkpoint : stored->checkpoints) {
       if (checkpoint.name != name) continue;
       return Error(
@@ -136,32 +133,35 @@ StatusOr<persist::Checkpoint> CheckpointMaker::Create(const std::string& job,
   StatusOr<persist::Checkpoint> made = TryCreate(job, name, deadline, Hold::kWhileAsking);
   while (CodeOf(made.status()) == ErrorCode::kNotFound && MillisecondsUntil(deadline) > 0) {
     // A newer point has replaced it on some node before it was kept there.
-    Delete(job, name).IgnoreError();
+    Delete(job, name, deadline).IgnoreError();
     made = TryCreate(job, name, deadline, Hold::kUntilKept);
   }
   if (!made.ok()) {
-    Delete(job, name).IgnoreError();  // what some nodes have kept is of no use
+    // What some nodes have kept is of no use.
+    Delete(job, name, DeadlineAfter(kCleanUpMs)).IgnoreError();
     return made.status();
   }
   LogInfo("checkpoint_created", "job={} name=\"{}\" step={}", job, name, made->point.step);
   return made;
 }
 
-std::vector<StatusOr<StoredPoints>> CheckpointMaker::AskStored(const std::string& job) {
+std::vector<StatusOr<StoredPoints>> CheckpointMaker::AskStored(const std::string& job,
+                                                               TimePoint deadline) {
   const std::vector<uint32_t> nodes = Participants();
   return AskAll<StatusOr<StoredPoints>>(nodes.size(), [&](size_t i, PeerClient::PointsDone done) {
     if (nodes[i] == registry_->self()) {
       done(registry_->ListStored(job));
     } else {
-      peers_->ListStored(nodes[i], job, std::move(done));
+      peers_->ListStored(nodes[i], job, deadline, std::move(done));
     }
   });
 }
 
-StatusOr<std::vector<persist::Checkpoint>> CheckpointMaker::List(const std::string& job) {
+StatusOr<std::vector<persist::Checkpoint>> CheckpointMaker::List(const std::string& job,
+                                                                 TimePoint deadline) {
   RETURN_IF_ERROR(CheckPlace(job));
-  const std::vector<StatusOr<StoredPoints>> stored = AskStored(job);
-  for (const StatusOr<StoredPoints>& answer : stored) RETURN_IF_ERROR(answer.status());
+  const std::vector<StatusOr<StoredPoints>> stored = AskStored(job, deadline);
+  RETURN_IF_ERROR(AllErrors(stored));
   std::vector<persist::Checkpoint> complete;
   for (const persist::Checkpoint& checkpoint : stored.front()->checkpoints) {
     const auto has_it = [&](const StatusOr<StoredPoints>& answer) {
@@ -179,7 +179,8 @@ StatusOr<std::vector<persist::Checkpoint>> CheckpointMaker::List(const std::stri
   return complete;
 }
 
-Status CheckpointMaker::Delete(const std::string& job, const std::string& name) {
+Status CheckpointMaker::Delete(const std::string& job, const std::string& name,
+                               TimePoint deadline) {
   RETURN_IF_ERROR(CheckPlace(job));
   const std::vector<uint32_t> nodes = Participants();
   const std::vector<Status> answers =
@@ -187,14 +188,16 @@ Status CheckpointMaker::Delete(const std::string& job, const std::string& name) 
         if (nodes[i] == registry_->self()) {
           done(registry_->DropCheckpoint(job, name));
         } else {
-          peers_->DropCheckpoint(nodes[i], job, name, std::move(done));
+          peers_->DropCheckpoint(nodes[i], {job, name}, deadline, std::move(done));
         }
       });
+  std::vector<Status> failed;
   bool found = false;
   for (const Status& answer : answers) {
-    if (!answer.ok() && CodeOf(answer) != ErrorCode::kNotFound) return answer;
+    if (!answer.ok() && CodeOf(answer) != ErrorCode::kNotFound) failed.push_back(answer);
     found = found || answer.ok();
   }
+  RETURN_IF_ERROR(AllErrors(failed));
   if (found) return OkStatus();
   return Error(ErrorCode::kNotFound, "job {} has no checkpoint '{}'", job, name);
 }

@@ -28,14 +28,15 @@ class CheckpointMaker {
   CheckpointMaker(JobRegistry* registry, PeerClient* peers, RecoveryDriver* recovery)
       : registry_(registry), peers_(peers), recovery_(recovery) {}
 
+  // Errors name every node that failed or has not answered by the deadline.
   // kUnsupported on a node that is not the lead, and without a data directory; kAlreadyExists;
   // kState while the job has no weights; kDeadline naming who has not stored its part.
   StatusOr<persist::Checkpoint> Create(const std::string& job, const std::string& name,
                                        TimePoint deadline);
   // Those that all nodes have, oldest first.
-  StatusOr<std::vector<persist::Checkpoint>> List(const std::string& job);
+  StatusOr<std::vector<persist::Checkpoint>> List(const std::string& job, TimePoint deadline);
   // On all nodes that have it. kNotFound when none has.
-  Status Delete(const std::string& job, const std::string& name);
+  Status Delete(const std::string& job, const std::string& name, TimePoint deadline);
   // kNotFound when some node does not have it.
   StatusOr<persist::Point> Restore(const std::string& job, const std::string& name,
                                    TimePoint deadline);
@@ -45,10 +46,10 @@ class CheckpointMaker {
   Status CheckPlace(const std::string& job) const;
   StatusOr<persist::Checkpoint> TryCreate(const std::string& job, const std::string& name,
                                           TimePoint deadline, Hold hold);
-  StatusOr<uint64_t> BeginPoint(const std::string& job, uint64_t epoch, uint64_t step);
-  Status AskForPoint(const std::string& job, uint64_t epoch, uint64_t step);
-  Status Keep(const CheckpointRequest& request);
-  std::vector<StatusOr<StoredPoints>> AskStored(const std::string& job);
+  StatusOr<uint64_t> BeginPoint(PeerClient::PointRequest point, TimePoint deadline);
+  Status AskForPoint(const PeerClient::PointRequest& point, TimePoint deadline);
+  Status Keep(const CheckpointRequest& request, TimePoint deadline);
+  std::vector<StatusOr<StoredPoints>> AskStored(const std::string& job, TimePoint deadline);
   std::vector<uint32_t> Participants() const;
 
   JobRegistry* const registry_;

@@ -8,26 +8,42 @@ namespace {
 
 constexpr size_t kCheckpointNameMax = 128;
 
-// The names go into keys, tables and command lines.
+// Of calls without a time of their own.
+constexpr uint64_t kAnswerMs = 10'000;
+
+bool IsAlphanumeric(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+// The names go into keys, tables, command lines and paths: none may look like an option, a hidden
+// file or a folder above.
 Status CheckCheckpointName(const std::string& name) {
-  const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == '-';
-  };
-  if (name.empty() || name.size() > kCheckpointNameMax ||
+  const auto allowed = [](char c) { return IsAlphanumeric(c) || c == '.' || c == '_' || c == '-'; };
+  if (name.empty() || name.size() > kCheckpointNameMax || !IsAlphanumeric(name.front()) ||
       !std::all_of(name.begin(), name.end(), allowed)) {
     return Error(ErrorCode::kInvalidArgument,
-                 "a checkpoint's name is 1 to {} characters of letters, digits, '.', '_', '-'",
+                 "a checkpoint's name begins with a letter or digit and has 1 to {} characters of "
+                 "letters, digits, '.', '_' and '-'",
                  kCheckpointNameMax);
   }
   return OkStatus();
+}
+
+// Of a checkpoint that exists: those of former releases may have other names.
+Status CheckFormerName(const std::string& name) {
+  if (!name.empty() && name.size() <= kCheckpointNameMax) return OkStatus();
+  return CheckCheckpointName(name);
+}
+
+TimePoint DeadlineOrDefault(const grpc::CallbackServerContext& context, uint64_t timeout_ms) {
+  return DeadlineOf(context, timeout_ms == 0 ? kAnswerMs : timeout_ms);
 }
 
 template <typename Request>
 Status CheckArguments(const ServiceContext& services, const Request& request) {
   RETURN_IF_ERROR(services.responder.admission->Check());
   RETURN_IF_ERROR(CheckJobName(request.job()));
-  return CheckCheckpointName(request.name());
+  return CheckFormerName(request.name());
 }
 
 void Fill(const persist::Checkpoint& checkpoint, v1::CheckpointInfo* out) {
@@ -42,7 +58,9 @@ grpc::ServerUnaryReactor* CheckpointServiceImpl::Create(grpc::CallbackServerCont
                                                         const v1::CreateCheckpointRequest* request,
                                                         v1::CreateCheckpointResponse* response) {
   const auto reply = DeferredReply::Create(context, services_.responder);
-  if (const Status status = CheckArguments(services_, *request); !status.ok()) {
+  Status status = CheckArguments(services_, *request);
+  if (status.ok()) status = CheckCheckpointName(request->name());
+  if (!status.ok()) {
     reply->Finish(status);
     return reply.get();
   }
@@ -67,9 +85,10 @@ grpc::ServerUnaryReactor* CheckpointServiceImpl::List(grpc::CallbackServerContex
     return reply.get();
   }
   PostOrRefuse(services_.points_queue, reply, services_,
-               [this, reply, response, job = request->job()] {
+               [this, reply, response, job = request->job(),
+                deadline = DeadlineOrDefault(*context, request->timeout_ms())] {
                  if (reply->finished()) return;
-                 const auto listed = services_.checkpoints->List(job);
+                 const auto listed = services_.checkpoints->List(job, deadline);
                  reply->Finish(listed.status(), [&] {
                    for (const auto& checkpoint : *listed) {
                      Fill(checkpoint, response->add_checkpoints());
@@ -88,8 +107,9 @@ grpc::ServerUnaryReactor* CheckpointServiceImpl::Delete(grpc::CallbackServerCont
     return reply.get();
   }
   PostOrRefuse(services_.points_queue, reply, services_,
-               [this, reply, job = request->job(), name = request->name()] {
-                 reply->Finish(services_.checkpoints->Delete(job, name));
+               [this, reply, job = request->job(), name = request->name(),
+                deadline = DeadlineOrDefault(*context, request->timeout_ms())] {
+                 reply->Finish(services_.checkpoints->Delete(job, name, deadline));
                });
   return reply.get();
 }

@@ -1,6 +1,10 @@
 #include "server/service/interchange_service.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <functional>
+#include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "server/interchange/export_folder.h"
@@ -113,13 +117,36 @@ StatusOr<std::unique_ptr<interchange::TensorSource>> OpenStored(
   return source;
 }
 
+// Files of others in a data directory count as damage of it when it is opened again, and fill a
+// file system that state needs.
+Status CheckOutsideDataDirectory(const JobRegistry& jobs, const std::string& folder) {
+  const std::string data = jobs.storage_path();
+  if (data.empty()) return OkStatus();
+  std::error_code error;
+  const auto canonical = [&error](const std::string& path) {
+    return (std::filesystem::weakly_canonical(path, error) / "").lexically_normal();
+  };
+  const std::filesystem::path inner = canonical(folder);
+  const std::filesystem::path outer = canonical(data);
+  if (error) return OkStatus();  // the export itself says what is wrong with the path
+  const auto [rest, unused] =
+      std::mismatch(outer.begin(), std::prev(outer.end()), inner.begin(), inner.end());
+  if (rest != std::prev(outer.end())) return OkStatus();
+  return Error(
+      ErrorCode::kInvalidArgument,
+      "'{}' is in the data directory of node {} ({}), which is the daemon's own; export to "
+      "a folder outside of it",
+      folder, jobs.node_name(), data);
+}
+
 class ExportWork final : public LongWork {
  public:
-  ExportWork(OpenSource open, const v1::WriteExportRequest& request,
+  ExportWork(const JobRegistry* jobs, OpenSource open, const v1::WriteExportRequest& request,
              v1::WriteExportResponse* response)
-      : open_(std::move(open)), request_(request), response_(response) {}
+      : jobs_(jobs), open_(std::move(open)), request_(request), response_(response) {}
 
   Status Open(RunProgress* progress) override {
+    RETURN_IF_ERROR(CheckOutsideDataDirectory(*jobs_, request_.folder()));
     ASSIGN_OR_RETURN(source_, open_());
     interchange::ExportRunOptions options;
     ASSIGN_OR_RETURN(options.draft_path,
@@ -138,6 +165,7 @@ class ExportWork final : public LongWork {
   void Answer() override { response_->set_bytes(run_->done_bytes()); }
 
  private:
+  const JobRegistry* const jobs_;
   const OpenSource open_;
   const v1::WriteExportRequest request_;
   v1::WriteExportResponse* const response_;
@@ -261,8 +289,9 @@ grpc::ServerUnaryReactor* InterchangeServiceImpl::BeginExport(grpc::CallbackServ
   }
   PostOrRefuse(services_.control_queue, reply, services_,
                [reply, spec = *spec, response, options = OptionsFrom(*request),
-                state = StateFrom(request->state())] {
+                jobs = services_.jobs, state = StateFrom(request->state())] {
                  Status status = CheckState(spec, state);
+                 if (status.ok()) status = CheckOutsideDataDirectory(*jobs, options.folder);
                  if (!status.ok()) return (void)reply->Finish(status);
                  const auto begun =
                      interchange::BeginExport(options, spec, MomentsOf(spec), ForFiles(state));
@@ -302,7 +331,7 @@ grpc::ServerUnaryReactor* InterchangeServiceImpl::WriteExport(grpc::CallbackServ
   }
   StartRun(services_, reply,
            {runs_, request->operation(),
-            std::make_unique<ExportWork>(std::move(open), *request, response)});
+            std::make_unique<ExportWork>(services_.jobs, std::move(open), *request, response)});
   return reply.get();
 }
 

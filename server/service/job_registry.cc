@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint64_t kFreeWaitMs = 5000;
 constexpr uint64_t kFreePollMs = 2;
+constexpr uint64_t kBusyWaitMs = 10'000;
 
 // Equals Placement::lead() for every job: it depends on the node list only.
 uint32_t LeadOf(const std::vector<Node>& nodes) {
@@ -85,9 +86,10 @@ Status JobRegistry::WhyAbsent(const std::string& name, const Entry& entry) const
                    node_name(), entry.detail);
     case JobPhase::kLost:
       return Error(ErrorCode::kJobFailed,
-                   "job {} cannot be recovered on node {}: {}; restore a checkpoint of it, or "
-                   "delete it",
-                   name, node_name(), entry.detail);
+                   "job {} is lost on node {}: {}; restore a checkpoint of it (luwuctl checkpoint "
+                   "list {}), delete it (luwuctl delete {}), or cure the cause and restart the "
+                   "daemon that has it",
+                   name, node_name(), entry.detail, name, name);
     case JobPhase::kCreating:
     case JobPhase::kLive:
       break;
@@ -314,7 +316,28 @@ StatusOr<std::shared_ptr<CommitCoordinator>> JobRegistry::FindCoordinator(const 
   return found->second.coordinator;
 }
 
+// Who creates or rolls back a job holds its memory and its storage, so there is nothing to take
+// away before that has ended.
+Status JobRegistry::AwaitIdle(const std::string& name) {
+  const TimePoint deadline = DeadlineAfter(kBusyWaitMs);
+  MutexLock lock(mutex_);
+  while (true) {
+    const auto found = entries_.find(name);
+    const bool busy = found != entries_.end() &&
+                      (found->second.phase == JobPhase::kCreating || found->second.busy);
+    if (!busy) return OkStatus();
+    if (MillisecondsUntil(deadline) == 0) {
+      return Error(ErrorCode::kUnavailable,
+                   "job {} is being created or rolled back on node {}; delete it again when that "
+                   "is done",
+                   name, node_name());
+    }
+    freed_.WaitUntil(mutex_, DeadlineAfter(kFreePollMs));
+  }
+}
+
 Status JobRegistry::Delete(const std::string& name, uint64_t epoch, bool force) {
+  RETURN_IF_ERROR(AwaitIdle(name));
   Entry entry;
   {
     MutexLock lock(mutex_);
@@ -324,8 +347,10 @@ Status JobRegistry::Delete(const std::string& name, uint64_t epoch, bool force) 
     }
     RETURN_IF_ERROR(CheckEpoch(name, found->second, epoch));
     if (found->second.phase == JobPhase::kCreating || found->second.busy) {
-      return Error(ErrorCode::kState,
-                   "job {} is being created or rolled back; delete it when that is done", name);
+      return Error(ErrorCode::kUnavailable,
+                   "job {} is being created or rolled back on node {}; delete it again when that "
+                   "is done",
+                   name, node_name());
     }
     const std::shared_ptr<Job>& job = found->second.job;
     if (const uint64_t open = job == nullptr ? 0 : job->open_sessions(); open > 0 && !force) {

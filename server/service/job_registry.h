@@ -51,7 +51,8 @@ struct AbsentJob {
   std::string name;
   uint64_t epoch = 0;
   JobPhase phase = JobPhase::kRecovering;
-  std::string detail;  // what it waits for, or why it is lost
+  std::string detail;     // what it waits for, or why it is lost
+  bool unusable = false;  // lost whatever the other nodes have
 };
 
 struct DescribedJob {
@@ -115,7 +116,8 @@ class JobRegistry {
                                                                uint64_t epoch) const
       LUWU_EXCLUDES(mutex_);
   // Waits (a short while) until the memory is free again: call it on the control queue. kState
-  // while sessions are open, unless `force`, and while the job is being created.
+  // while sessions are open, unless `force`. A creation or rollback under way is waited for, a
+  // while; kUnavailable: try again. Repeatable: what one attempt has left another one deletes.
   Status Delete(const std::string& name, uint64_t epoch, bool force) LUWU_EXCLUDES(mutex_);
 
   // ---- going back to a point (job_registry_rollback.cc); all of them may take long -------------
@@ -129,6 +131,9 @@ class JobRegistry {
       LUWU_EXCLUDES(mutex_);
   // Gives up a job that is recovering.
   void Condemn(const std::string& name, const std::string& why) LUWU_EXCLUDES(mutex_);
+  // A job that was given up is `recovering` again: something has changed that may help it. False
+  // when nothing can, or it is not lost.
+  bool Reconsider(const std::string& name, const std::string& why) LUWU_EXCLUDES(mutex_);
   // What a recovering job waits for, for status and messages.
   void NoteProgress(const std::string& name, const std::string& what) LUWU_EXCLUDES(mutex_);
   // On the lead: whether a node that knows the job by `epoch` may have it rolled back. kNotFound,
@@ -145,6 +150,8 @@ class JobRegistry {
   // Idempotent.
   Status KeepCheckpoint(const CheckpointRequest& request) LUWU_EXCLUDES(mutex_);
   Status DropCheckpoint(const std::string& job, const std::string& name) LUWU_EXCLUDES(mutex_);
+  // On disk, of whatever phase; 0 without storage.
+  uint64_t StoredBytes(const std::string& name) const LUWU_EXCLUDES(mutex_);
 
   std::vector<AbsentJob> AbsentJobs() const LUWU_EXCLUDES(mutex_);
   // For a daemon that stops: every job's open step is a stored point, so that nothing has to be
@@ -161,6 +168,10 @@ class JobRegistry {
   bool is_lead() const { return options_.self == lead_; }
   uint32_t lead() const { return lead_; }
   bool has_storage() const { return options_.storage != nullptr; }
+  // The data directory; empty without one.
+  std::string storage_path() const {
+    return options_.storage == nullptr ? "" : options_.storage->Snapshot().path;
+  }
   const Node& lead_node() const { return options_.nodes[lead_]; }
   const std::vector<Node>& nodes() const { return options_.nodes; }
   uint32_t self() const { return options_.self; }
@@ -178,9 +189,10 @@ class JobRegistry {
     std::shared_ptr<Job> job = nullptr;                        // while it is live
     std::vector<JoinCallback> waiters = {};                    // the first one is the creator
     std::shared_ptr<persist::JobStorage> storage = nullptr;
-    std::string detail = {};         // of phases kRecovering and kLost
-    uint64_t round = 0;              // that was prepared last
-    bool busy = false;               // a thread prepares it or rolls it back
+    std::string detail = {};    // of phases kRecovering and kLost
+    std::string unusable = {};  // not empty: nothing can be made of what is stored here, and why
+    uint64_t round = 0;         // that was prepared last
+    bool busy = false;          // a thread prepares it or rolls it back
     std::weak_ptr<Job> former = {};  // ended, but perhaps still used by calls
   };
 
@@ -208,6 +220,7 @@ class JobRegistry {
   };
   StatusOr<std::shared_ptr<Job>> MakeJob(Blueprint blueprint) const;
   Entry AdoptRecord(const persist::JobRecord& record);
+  Status AwaitIdle(const std::string& name) LUWU_EXCLUDES(mutex_);
   // Waits a short while for the last user of a job that has been shut down to let go of it.
   bool AwaitFreed(const std::weak_ptr<Job>& job) LUWU_EXCLUDES(mutex_);
   StatusOr<StoredPoints> EndForRollback(const std::string& name) LUWU_EXCLUDES(mutex_);

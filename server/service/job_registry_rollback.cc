@@ -24,6 +24,7 @@ JobRegistry::Entry JobRegistry::AdoptRecord(const persist::JobRecord& record) {
   const auto lose = [&](const std::string& why) {
     entry.phase = JobPhase::kLost;
     entry.detail = why;
+    entry.unusable = why;
   };
   const StatusOr<StoredJob> stored = ParseStoredJob(record.spec);
   if (stored.ok()) {
@@ -83,6 +84,10 @@ StatusOr<StoredPoints> JobRegistry::PrepareRollback(const std::string& name, uin
     if (entry.storage == nullptr) {
       return Error(ErrorCode::kUnsupported, "job '{}' has no data directory on node {}: {}", name,
                    node_name(), entry.detail.empty() ? "it is in memory only" : entry.detail);
+    }
+    if (!entry.unusable.empty()) {
+      return Error(ErrorCode::kJobFailed, "what node {} has of job '{}' is of no use: {}",
+                   node_name(), name, entry.unusable);
     }
     entry.busy = true;
     entry.phase = JobPhase::kRecovering;
@@ -215,6 +220,19 @@ void JobRegistry::Condemn(const std::string& name, const std::string& why) {
   LogError("job_lost", "job={} why=\"{}\"", name, why);
 }
 
+bool JobRegistry::Reconsider(const std::string& name, const std::string& why) {
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(name);
+  if (found == entries_.end() || found->second.phase != JobPhase::kLost ||
+      found->second.storage == nullptr || !found->second.unusable.empty()) {
+    return false;
+  }
+  found->second.phase = JobPhase::kRecovering;
+  found->second.detail = why;
+  LogInfo("job_reconsidered", "job={} why=\"{}\"", name, why);
+  return true;
+}
+
 void JobRegistry::NoteProgress(const std::string& name, const std::string& what) {
   MutexLock lock(mutex_);
   const auto found = entries_.find(name);
@@ -316,13 +334,21 @@ Status JobRegistry::DropCheckpoint(const std::string& job, const std::string& na
   return storage->DeleteCheckpoint(name);
 }
 
+uint64_t JobRegistry::StoredBytes(const std::string& name) const {
+  const StatusOr<std::shared_ptr<persist::JobStorage>> storage = StorageOf(name);
+  return storage.ok() ? (*storage)->used_bytes() : 0;
+}
+
 std::vector<AbsentJob> JobRegistry::AbsentJobs() const {
   MutexLock lock(mutex_);
   std::vector<AbsentJob> absent;
   for (const auto& [name, entry] : entries_) {
     if (entry.phase != JobPhase::kRecovering && entry.phase != JobPhase::kLost) continue;
-    absent.push_back(
-        {.name = name, .epoch = entry.epoch, .phase = entry.phase, .detail = entry.detail});
+    absent.push_back({.name = name,
+                      .epoch = entry.epoch,
+                      .phase = entry.phase,
+                      .detail = entry.detail,
+                      .unusable = !entry.unusable.empty()});
   }
   return absent;
 }

@@ -20,6 +20,7 @@ void FillJoined(const JoinedJob& joined, v1::CreateOrJoinResponse* response) {
   response->set_loaded(joined.job->loaded());
   response->set_current_step(joined.job->current_step());
   response->set_lineage(joined.lineage);
+  response->set_failure(joined.job->failure());
 }
 
 v1::JobPhase ToProto(JobPhase phase) {

@@ -1,5 +1,6 @@
 #include "server/service/peer_client.h"
 
+#include <algorithm>
 #include <set>
 
 #include "common/rpc/channel.h"
@@ -13,6 +14,10 @@ namespace {
 constexpr uint64_t kShortMs = 10'000;
 // A node that is still at it then answers "try again" to the next attempt.
 constexpr uint64_t kRollbackMs = 60'000;
+
+uint64_t ShortMs(TimePoint deadline) {
+  return std::clamp<uint64_t>(MillisecondsUntil(deadline), 1, kShortMs);
+}
 
 // The calls that are outstanding, so that Shutdown can end them.
 class Outstanding {
@@ -47,7 +52,23 @@ struct Call {
   grpc::ClientContext context;
   Request request;
   Response response;
+  uint64_t timeout_ms = 0;
 };
+
+// In words that name the node, also when it is gRPC that gave up.
+template <typename CallType>
+Status ResultOf(const Node& peer, const CallType& call, const grpc::Status& grpc_status) {
+  if (grpc_status.ok()) return OkStatus();
+  const Status status = rpc::FromGrpc(grpc_status, call.context);
+  const bool answered = !rpc::NodeOfError(call.context).empty();
+  if (!answered && CodeOf(status) == ErrorCode::kDeadline) {
+    return Error(ErrorCode::kDeadline,
+                 "node {} ({}) has not answered within {} ms; its daemon is stopped, overloaded or "
+                 "out of reach",
+                 peer.name, peer.control_address, call.timeout_ms);
+  }
+  return Annotate(status, fmt::format("node {} ({})", peer.name, peer.control_address));
+}
 
 class GrpcPeerClient final : public PeerClient {
  public:
@@ -79,16 +100,17 @@ class GrpcPeerClient final : public PeerClient {
     *call->request.mutable_target() = ToProto(target);
     Send(node, call, &v1::PeerService::StubInterface::async_interface::Rollback, std::move(done));
   }
-  void MakePoint(uint32_t node, const std::string& job, uint64_t epoch, uint64_t step,
-                 Done done) override {
-    auto call = Make<v1::MakePointRequest, v1::MakePointResponse>(node, job, kShortMs);
-    call->request.set_epoch(epoch);
-    call->request.set_step(step);
+  void MakePoint(uint32_t node, const PointRequest& point, TimePoint deadline, Done done) override {
+    auto call =
+        Make<v1::MakePointRequest, v1::MakePointResponse>(node, point.job, ShortMs(deadline));
+    call->request.set_epoch(point.epoch);
+    call->request.set_step(point.step);
     Send(node, call, &v1::PeerService::StubInterface::async_interface::MakePoint, std::move(done));
   }
-  void KeepCheckpoint(uint32_t node, const CheckpointRequest& checkpoint, Done done) override {
-    auto call =
-        Make<v1::KeepCheckpointRequest, v1::KeepCheckpointResponse>(node, checkpoint.job, kShortMs);
+  void KeepCheckpoint(uint32_t node, const CheckpointRequest& checkpoint, TimePoint deadline,
+                      Done done) override {
+    auto call = Make<v1::KeepCheckpointRequest, v1::KeepCheckpointResponse>(node, checkpoint.job,
+                                                                            ShortMs(deadline));
     call->request.set_epoch(checkpoint.epoch);
     call->request.set_name(checkpoint.name);
     call->request.set_step(checkpoint.step);
@@ -96,23 +118,26 @@ class GrpcPeerClient final : public PeerClient {
     Send(node, call, &v1::PeerService::StubInterface::async_interface::KeepCheckpoint,
          std::move(done));
   }
-  void DropCheckpoint(uint32_t node, const std::string& job, const std::string& name,
+  void DropCheckpoint(uint32_t node, const CheckpointName& checkpoint, TimePoint deadline,
                       Done done) override {
-    auto call = Make<v1::DropCheckpointRequest, v1::DropCheckpointResponse>(node, job, kShortMs);
-    call->request.set_name(name);
+    auto call = Make<v1::DropCheckpointRequest, v1::DropCheckpointResponse>(node, checkpoint.job,
+                                                                            ShortMs(deadline));
+    call->request.set_name(checkpoint.name);
     Send(node, call, &v1::PeerService::StubInterface::async_interface::DropCheckpoint,
          std::move(done));
   }
-  void ListStored(uint32_t node, const std::string& job, PointsDone done) override {
-    auto call =
-        Make<v1::ListStoredPointsRequest, v1::ListStoredPointsResponse>(node, job, kShortMs);
+  void ListStored(uint32_t node, const std::string& job, TimePoint deadline,
+                  PointsDone done) override {
+    auto call = Make<v1::ListStoredPointsRequest, v1::ListStoredPointsResponse>(node, job,
+                                                                                ShortMs(deadline));
     Send(node, call, &v1::PeerService::StubInterface::async_interface::ListStoredPoints,
          Points(std::move(done), call));
   }
-  void AskRecovery(uint32_t lead, const std::string& job, uint64_t epoch, Done done) override {
-    auto call = Make<v1::AskRecoveryRequest, v1::AskRecoveryResponse>(lead, job, kShortMs);
-    call->request.set_epoch(epoch);
+  void AskRecovery(uint32_t lead, const RecoveryRequest& request, Done done) override {
+    auto call = Make<v1::AskRecoveryRequest, v1::AskRecoveryResponse>(lead, request.job, kShortMs);
+    call->request.set_epoch(request.epoch);
     call->request.set_node(self_);
+    call->request.set_just_started(request.just_started);
     Send(lead, call, &v1::PeerService::StubInterface::async_interface::AskRecovery,
          std::move(done));
   }
@@ -125,6 +150,7 @@ class GrpcPeerClient final : public PeerClient {
                                                 uint64_t timeout_ms) const {
     auto call = std::make_shared<Call<Request, Response>>();
     call->stub = stubs_[node];
+    call->timeout_ms = timeout_ms;
     rpc::SetTimeout(&call->context, timeout_ms);
     call->request.set_job(job);
     call->request.set_nodes_fingerprint(fingerprint_);
@@ -149,12 +175,10 @@ class GrpcPeerClient final : public PeerClient {
     }
     v1::PeerService::StubInterface::async_interface* const async = call->stub->async();
     (async->*method)(&call->context, &call->request, &call->response,
-                     [call, outstanding = outstanding_, name = nodes_[node].name,
+                     [call, outstanding = outstanding_, peer = nodes_[node],
                       done = std::move(done)](const grpc::Status& status) {
                        outstanding->Remove(&call->context);
-                       done(status.ok()
-                                ? OkStatus()
-                                : Annotate(rpc::FromGrpc(status, call->context), "node " + name));
+                       done(ResultOf(peer, *call, status));
                      });
   }
 

@@ -29,19 +29,36 @@ class PeerClient {
 
   virtual ~PeerClient() = default;
 
-  // `node` by index in the node list, another than this one. Errors name it.
+  // `node` by index in the node list, another than this one. Errors name it. Calls that are given a
+  // deadline wait until then for an answer, or 10 s when that is less.
   virtual void PrepareRollback(uint32_t node, const std::string& job, uint64_t round,
                                PointsDone done) = 0;
   virtual void RollBack(uint32_t node, const std::string& job, uint64_t round,
                         const persist::Point& target, Done done) = 0;
-  virtual void MakePoint(uint32_t node, const std::string& job, uint64_t epoch, uint64_t step,
+  struct PointRequest {
+    std::string job;
+    uint64_t epoch = 0;
+    uint64_t step = 0;
+  };
+  virtual void MakePoint(uint32_t node, const PointRequest& point, TimePoint deadline,
                          Done done) = 0;
-  virtual void KeepCheckpoint(uint32_t node, const CheckpointRequest& checkpoint, Done done) = 0;
-  virtual void DropCheckpoint(uint32_t node, const std::string& job, const std::string& name,
+  virtual void KeepCheckpoint(uint32_t node, const CheckpointRequest& checkpoint,
+                              TimePoint deadline, Done done) = 0;
+  struct CheckpointName {
+    std::string job;
+    std::string name;
+  };
+  virtual void DropCheckpoint(uint32_t node, const CheckpointName& checkpoint, TimePoint deadline,
                               Done done) = 0;
-  virtual void ListStored(uint32_t node, const std::string& job, PointsDone done) = 0;
+  virtual void ListStored(uint32_t node, const std::string& job, TimePoint deadline,
+                          PointsDone done) = 0;
   // To the lead: a job that is on disk only wants to be rolled back.
-  virtual void AskRecovery(uint32_t lead, const std::string& job, uint64_t epoch, Done done) = 0;
+  struct RecoveryRequest {
+    std::string job;
+    uint64_t epoch = 0;
+    bool just_started = false;
+  };
+  virtual void AskRecovery(uint32_t lead, const RecoveryRequest& request, Done done) = 0;
 
   // Later calls end at once with kCancelled, those outstanding soon.
   virtual void Shutdown() = 0;
@@ -77,6 +94,25 @@ std::vector<Result> AskAll(size_t count, const Start& start) {
   while (gathering->missing > 0) gathering->changed.Wait(gathering->mutex);
   for (auto& result : gathering->results) results.push_back(*std::move(result));
   return results;
+}
+
+inline const Status& StatusIn(const Status& answer) { return answer; }
+template <typename T>
+Status StatusIn(const StatusOr<T>& answer) {
+  return answer.status();
+}
+
+// OK when all answers are; else the first error's code with the text of all, so that every node
+// that failed is named.
+template <typename Answer>
+Status AllErrors(const std::vector<Answer>& answers) {
+  Status all = OkStatus();
+  for (const Answer& answer : answers) {
+    const Status status = StatusIn(answer);
+    if (status.ok()) continue;
+    all = all.ok() ? status : MakeError(CodeOf(all), MessageOf(all) + "; " + MessageOf(status));
+  }
+  return all;
 }
 
 }  // namespace luwu

@@ -95,7 +95,15 @@ grpc::ServerUnaryReactor* PeerServiceImpl::AskRecovery(grpc::CallbackServerConte
       return Error(ErrorCode::kUnsupported, "node {} is no lead with a data directory",
                    services_.responder.node);
     }
-    return services_.recovery->Begin(request->job(), request->epoch());
+    const std::vector<Node>& nodes = services_.jobs->nodes();
+    if (request->node() >= nodes.size()) {
+      return Error(ErrorCode::kInvalidArgument, "node {} asks; the node list has {} nodes",
+                   request->node(), nodes.size());
+    }
+    return services_.recovery->Begin({.job = request->job(),
+                                      .epoch = request->epoch(),
+                                      .node = "node " + nodes[request->node()].name,
+                                      .just_started = request->just_started()});
   });
 }
 

@@ -65,7 +65,8 @@ void RecoveryDriver::Run() {
     BeginRounds();
     for (auto active = active_.begin(); active != active_.end();) {
       const std::string job = active->first;
-      while (Advance(job, active->second)) {
+      const bool due = std::chrono::steady_clock::now() >= active->second.not_before;
+      while (due && Advance(job, active->second)) {
       }
       const Phase phase = active->second.round.phase();
       const bool ended = phase == Phase::kDone || phase == Phase::kImpossible;
@@ -75,11 +76,14 @@ void RecoveryDriver::Run() {
   } while (Pause(kPauseMs));
 }
 
-Status RecoveryDriver::Begin(const std::string& job, uint64_t epoch) {
-  RETURN_IF_ERROR(registry_->CheckRecoverable(job, epoch));
+Status RecoveryDriver::Begin(const Request& request) {
+  if (request.just_started) {
+    registry_->Reconsider(request.job, fmt::format("{} has just started", request.node));
+  }
+  RETURN_IF_ERROR(registry_->CheckRecoverable(request.job, request.epoch));
   {
     MutexLock lock(mutex_);
-    begun_[job] = epoch;
+    begun_[request.job] = request.epoch;
     wanted_ = true;
   }
   changed_.NotifyAll();
@@ -87,7 +91,8 @@ Status RecoveryDriver::Begin(const std::string& job, uint64_t epoch) {
 }
 
 // Looks before anything is stopped.
-Status RecoveryDriver::CheckCheckpoint(const std::string& job, const std::string& checkpoint) {
+Status RecoveryDriver::CheckCheckpoint(const std::string& job, const std::string& checkpoint,
+                                       TimePoint deadline) {
   const std::vector<Node>& nodes = registry_->nodes();
   RecoveryRound look(
       {.job = job, .nodes = nodes, .lead = registry_->lead(), .checkpoint = checkpoint});
@@ -97,13 +102,11 @@ Status RecoveryDriver::CheckCheckpoint(const std::string& job, const std::string
         if (asked[i] == registry_->self()) {
           done(registry_->ListStored(job));
         } else {
-          peers_->ListStored(asked[i], job, std::move(done));
+          peers_->ListStored(asked[i], job, deadline, std::move(done));
         }
       });
-  for (size_t i = 0; i < asked.size(); ++i) {
-    RETURN_IF_ERROR(answers[i].status());
-    look.OnPrepared(asked[i], answers[i]);
-  }
+  RETURN_IF_ERROR(AllErrors(answers));
+  for (size_t i = 0; i < asked.size(); ++i) look.OnPrepared(asked[i], answers[i]);
   if (look.phase() != Phase::kImpossible) return OkStatus();
   return Error(ErrorCode::kNotFound, "job {}: {}", job, look.reason());
 }
@@ -111,13 +114,13 @@ Status RecoveryDriver::CheckCheckpoint(const std::string& job, const std::string
 StatusOr<persist::Point> RecoveryDriver::Restore(const std::string& job,
                                                  const std::string& checkpoint,
                                                  TimePoint deadline) {
-  RETURN_IF_ERROR(CheckCheckpoint(job, checkpoint));
+  RETURN_IF_ERROR(CheckCheckpoint(job, checkpoint, deadline));
   MutexLock lock(mutex_);
   if (stopping_) return Error(ErrorCode::kUnavailable, "this node is shutting down");
   if (wishes_.contains(job)) {
     return Error(ErrorCode::kState, "another checkpoint of job {} is being restored", job);
   }
-  wishes_[job] = {.checkpoint = checkpoint, .result = std::nullopt};
+  wishes_[job] = {.checkpoint = checkpoint, .waits_for = "its turn", .result = std::nullopt};
   wanted_ = true;
   changed_.NotifyAll();
   while (!wishes_[job].result && !stopping_ && MillisecondsUntil(deadline) > 0) {
@@ -128,8 +131,9 @@ StatusOr<persist::Point> RecoveryDriver::Restore(const std::string& job,
   if (wish.result) return *wish.result;
   if (stopping_) return Error(ErrorCode::kUnavailable, "this node is shutting down");
   return Error(ErrorCode::kDeadline,
-               "job {} has not gone back to checkpoint '{}' in time; look at its status", job,
-               checkpoint);
+               "job {} has not gone back to checkpoint '{}' in time: it waits for {}; it goes on "
+               "by itself, and luwuctl status shows how far it is",
+               job, checkpoint, wish.waits_for);
 }
 
 void RecoveryDriver::BeginRounds() {
@@ -154,24 +158,43 @@ void RecoveryDriver::BeginRounds() {
     const auto found = active_.find(job);
     if (found != active_.end() && found->second.round.checkpoint() == checkpoint) continue;
     active_.erase(job);
-    StartRound(job, checkpoint, {});
+    StartRound(job, checkpoint, {}, 0);
   }
   for (const std::string& job : jobs) {
-    if (!active_.contains(job)) StartRound(job, "", {});
+    if (!active_.contains(job)) StartRound(job, "", {}, 0);
   }
 }
 
 void RecoveryDriver::StartRound(const std::string& job, std::string checkpoint,
-                                std::vector<persist::Point> excluded) {
+                                std::vector<DoubtfulPoint> doubtful, uint64_t pause_ms) {
   RecoveryRound round({.job = job,
                        .nodes = registry_->nodes(),
                        .lead = registry_->lead(),
                        .checkpoint = std::move(checkpoint),
-                       .excluded = std::move(excluded)});
+                       .doubtful = std::move(doubtful)});
   const uint64_t epoch = RandomEpoch();
   LogInfo("recovery_begins", "job={} epoch={:016x} checkpoint=\"{}\"", job, epoch,
           round.checkpoint());
-  active_.insert_or_assign(job, Active{.epoch = epoch, .round = std::move(round), .told = ""});
+  active_.insert_or_assign(job, Active{.epoch = epoch,
+                                       .round = std::move(round),
+                                       .told = "",
+                                       .not_before = DeadlineAfter(pause_ms)});
+}
+
+void RecoveryDriver::NoteWait(const std::string& job, const std::string& what) {
+  registry_->NoteProgress(job, what);
+  MutexLock lock(mutex_);
+  if (const auto wish = wishes_.find(job); wish != wishes_.end()) wish->second.waits_for = what;
+}
+
+std::string RecoveryDriver::DescribeAsked(const RecoveryRound& round) const {
+  std::string names;
+  for (const uint32_t node : round.Pending()) {
+    if (node == registry_->self()) continue;
+    names += (names.empty() ? "node " : ", ") + registry_->nodes()[node].name;
+  }
+  if (names.empty()) names = "node " + registry_->node_name();
+  return fmt::format("{} to {}", names, round.phase() == Phase::kPreparing ? "stop" : "go back");
 }
 
 bool RecoveryDriver::Advance(const std::string& job, Active& active) {
@@ -180,15 +203,16 @@ bool RecoveryDriver::Advance(const std::string& job, Active& active) {
     if (stopping_) return false;
   }
   const Phase before = active.round.phase();
-  const size_t pending_before = active.round.Pending().size();
-  if (pending_before == 0) return false;
+  if (active.round.Pending().empty()) return false;
+  NoteWait(job, DescribeAsked(active.round));
   Ask(job, active);
+  NoteWait(job, active.round.reason());
   if (active.round.phase() == Phase::kAgain) {
     LogWarning("recovery_again", "job={} why=\"{}\"", job, active.round.reason());
-    StartRound(job, active.round.checkpoint(), active.round.excluded());
+    const RecoveryRound former = active.round;  // which the next one replaces
+    StartRound(job, former.checkpoint(), former.doubtful(), former.pause_ms());
     return false;  // after a pause
   }
-  registry_->NoteProgress(job, active.round.reason());
   if (active.told != active.round.reason()) {
     active.told = active.round.reason();
     LogInfo("recovery", "job={} state=\"{}\"", job, active.told);
@@ -241,23 +265,32 @@ void RecoveryDriver::Conclude(const std::string& job, const Active& active) {
   changed_.NotifyAll();
 }
 
+// Also about jobs that were given up on the lead's word: what it says now counts.
 void RecoveryDriver::AskLead() {
   const TimePoint now = std::chrono::steady_clock::now();
   for (const AbsentJob& job : registry_->AbsentJobs()) {
-    if (job.phase != JobPhase::kRecovering) continue;
-    TimePoint& asked_at = asked_at_[job.name];
-    if (asked_at != TimePoint() && now - asked_at < Milliseconds(kAskPauseMs)) continue;
-    asked_at = now;
-    const std::vector<Status> answer = AskAll<Status>(1, [&](size_t, PeerClient::Done done) {
-      peers_->AskRecovery(registry_->lead(), job.name, job.epoch, std::move(done));
-    });
-    if (answer[0].ok()) continue;
-    if (EndsAsking(CodeOf(answer[0]))) {
-      registry_->Condemn(job.name, MessageOf(answer[0]));
-    } else {
-      registry_->NoteProgress(job.name, "waiting for the lead: " + MessageOf(answer[0]));
-    }
+    if (job.unusable) continue;
+    Asked& asked = asked_[job.name];
+    if (asked.at != TimePoint() && now - asked.at < Milliseconds(kAskPauseMs)) continue;
+    asked.at = now;
+    AskLeadAbout(job, &asked);
   }
+}
+
+void RecoveryDriver::AskLeadAbout(const AbsentJob& job, Asked* asked) {
+  const std::vector<Status> answers = AskAll<Status>(1, [&](size_t, PeerClient::Done done) {
+    peers_->AskRecovery(registry_->lead(),
+                        {.job = job.name, .epoch = job.epoch, .just_started = !asked->heard},
+                        std::move(done));
+  });
+  const Status& answer = answers[0];
+  asked->heard = asked->heard || answer.ok() || EndsAsking(CodeOf(answer));
+  if (EndsAsking(CodeOf(answer))) {
+    registry_->Condemn(job.name, MessageOf(answer));
+    return;
+  }
+  registry_->Reconsider(job.name, "the lead brings it back");
+  if (!answer.ok()) registry_->NoteProgress(job.name, "waiting for the lead: " + MessageOf(answer));
 }
 
 }  // namespace luwu

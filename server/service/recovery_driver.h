@@ -35,13 +35,19 @@ class RecoveryDriver {
   // Ends what waits. The peer client is shut down first, or this waits for its deadlines.
   void Stop() LUWU_EXCLUDES(mutex_);
 
-  // On the lead: a node that knows the job by `epoch` wants it rolled back. Returns at once.
-  // Errors of JobRegistry::CheckRecoverable.
-  Status Begin(const std::string& job, uint64_t epoch) LUWU_EXCLUDES(mutex_);
+  struct Request {
+    std::string job;
+    uint64_t epoch = 0;         // that the node knows the job by
+    std::string node;           // that asks
+    bool just_started = false;  // what it has may be new to the lead
+  };
+  // On the lead: a node wants the job rolled back. Returns at once. A job that was given up gets
+  // another round when the node has just started. Errors of JobRegistry::CheckRecoverable.
+  Status Begin(const Request& request) LUWU_EXCLUDES(mutex_);
 
   // On the lead: rolls the job back to a checkpoint, and waits until every node serves it. The
-  // target that was reached. kNotFound without stopping the job, kDeadline (it goes on), kState
-  // while another checkpoint of the job is being restored.
+  // target that was reached. kNotFound without stopping the job, kDeadline naming what it waits for
+  // (it goes on), kState while another checkpoint of the job is being restored.
   StatusOr<persist::Point> Restore(const std::string& job, const std::string& checkpoint,
                                    TimePoint deadline) LUWU_EXCLUDES(mutex_);
 
@@ -50,29 +56,41 @@ class RecoveryDriver {
     uint64_t epoch = 0;  // of the round
     RecoveryRound round;
     std::string told;  // the reason that was logged last
+    TimePoint not_before = {};
   };
   // A checkpoint that somebody wants, until it has been gone back to.
   struct Wish {
     std::string checkpoint;
+    std::string waits_for;  // in words
     std::optional<StatusOr<persist::Point>> result;
+  };
+
+  // When the lead was asked about a job, and whether it has ever heard that.
+  struct Asked {
+    TimePoint at = {};
+    bool heard = false;
   };
 
   void Run();
   bool Pause(uint64_t ms) LUWU_EXCLUDES(mutex_);
   void BeginRounds() LUWU_EXCLUDES(mutex_);
   void StartRound(const std::string& job, std::string checkpoint,
-                  std::vector<persist::Point> excluded);
+                  std::vector<DoubtfulPoint> doubtful, uint64_t pause_ms);
   // True while there is something to do at once.
   bool Advance(const std::string& job, Active& active);
   void Ask(const std::string& job, Active& active);
   void Conclude(const std::string& job, const Active& active) LUWU_EXCLUDES(mutex_);
+  // For status, and for who waits for a checkpoint.
+  std::string DescribeAsked(const RecoveryRound& round) const;
+  void NoteWait(const std::string& job, const std::string& what) LUWU_EXCLUDES(mutex_);
   void AskLead();
-  Status CheckCheckpoint(const std::string& job, const std::string& checkpoint);
+  void AskLeadAbout(const AbsentJob& job, Asked* asked);
+  Status CheckCheckpoint(const std::string& job, const std::string& checkpoint, TimePoint deadline);
 
   JobRegistry* const registry_;
   PeerClient* const peers_;
-  std::map<std::string, Active> active_;       // the thread's own
-  std::map<std::string, TimePoint> asked_at_;  // likewise, on other nodes than the lead
+  std::map<std::string, Active> active_;  // the thread's own
+  std::map<std::string, Asked> asked_;    // likewise, on other nodes than the lead
   std::thread thread_;
   Mutex mutex_;
   CondVar changed_;

@@ -27,6 +27,7 @@ struct ServiceContext {
   CheckpointMaker* checkpoints = nullptr;
   RecoveryDriver* recovery = nullptr;  // null without a data directory
   const StatusCollector* status = nullptr;
+  transport::Acceptor* data_plane = nullptr;  // null on a node that serves no shards
   uint32_t heartbeat_ms = 0;
   uint32_t lease_ms = 0;
   uint64_t nodes_fingerprint = 0;

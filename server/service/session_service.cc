@@ -9,6 +9,8 @@ namespace {
 constexpr size_t kHostMax = 255;
 constexpr int kRegionsMax = 16;
 
+using Regions = std::vector<transport::RegionDescriptor>;
+
 struct OpenArguments {
   std::string job;
   uint64_t epoch = 0;
@@ -48,8 +50,7 @@ StatusOr<OpenedSession> OpenSession(const ServiceContext& services,
   return out;
 }
 
-StatusOr<std::vector<transport::RegionDescriptor>> CheckedRegions(
-    const v1::ExchangeRegionsRequest& request) {
+StatusOr<Regions> CheckedRegions(const v1::ExchangeRegionsRequest& request) {
   if (request.regions_size() > kRegionsMax) {
     return Error(ErrorCode::kInvalidArgument, "{} regions; at most {} are allowed",
                  request.regions_size(), kRegionsMax);
@@ -58,7 +59,7 @@ StatusOr<std::vector<transport::RegionDescriptor>> CheckedRegions(
     return Error(ErrorCode::kInvalidArgument, "connections is {}; choose 1 to {}",
                  request.connections(), transport::kConnectionsMax);
   }
-  std::vector<transport::RegionDescriptor> regions;
+  Regions regions;
   for (const v1::RegionDescriptor& region : request.regions()) {
     regions.push_back({.id = region.id(),
                        .bytes = region.bytes(),
@@ -66,6 +67,38 @@ StatusOr<std::vector<transport::RegionDescriptor>> CheckedRegions(
                                                        : transport::Access::kRemoteRead});
   }
   return regions;
+}
+
+Status PrepareVerbs(const ServiceContext& services, const Session& session) {
+  if (services.data_plane == nullptr) {
+    return Error(ErrorCode::kUnsupported, "this node has no data plane");
+  }
+  const Status usable = services.data_plane->CheckVerbs();
+  if (!usable.ok()) {
+    return Error(ErrorCode::kUnsupported, "the daemon takes no RDMA links: {}", MessageOf(usable));
+  }
+  ASSIGN_OR_RETURN(const transport::SessionTerms terms, session.Terms());
+  return services.data_plane->PrepareVerbs(terms);
+}
+
+StatusOr<Regions> Exchange(const ServiceContext& services,
+                           const v1::ExchangeRegionsRequest& request) {
+  RETURN_IF_ERROR(services.responder.admission->Check());
+  ASSIGN_OR_RETURN(const SessionAndJob found, FindLiveSession(services, request.session_id()));
+  ASSIGN_OR_RETURN(const Regions regions, CheckedRegions(request));
+  ASSIGN_OR_RETURN(Regions exposed,
+                   found.session->SetClientRegions(regions, request.connections()));
+  if (request.verbs()) RETURN_IF_ERROR(PrepareVerbs(services, *found.session));
+  return exposed;
+}
+
+void FillRegions(const Regions& regions, v1::ExchangeRegionsResponse* response) {
+  for (const transport::RegionDescriptor& region : regions) {
+    v1::RegionDescriptor* out = response->add_regions();
+    out->set_id(region.id);
+    out->set_bytes(region.bytes);
+    out->set_remote_write(region.access == transport::Access::kRemoteWrite);
+  }
 }
 
 }  // namespace
@@ -89,6 +122,7 @@ grpc::ServerUnaryReactor* SessionServiceImpl::Open(grpc::CallbackServerContext* 
       response->set_heartbeat_ms(services_.heartbeat_ms);
       response->set_lease_ms(services_.lease_ms);
       response->set_current_step(opened->current_step);
+      response->set_window_slots(opened->job->shard_map().window_slots());
     });
     // Nobody knows of this session, so nobody could close it.
     if (!answered && opened.ok()) opened->job->CloseSession(opened->session);
@@ -100,19 +134,21 @@ grpc::ServerUnaryReactor* SessionServiceImpl::Open(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* SessionServiceImpl::ExchangeRegions(
     grpc::CallbackServerContext* context, const v1::ExchangeRegionsRequest* request,
     v1::ExchangeRegionsResponse* response) {
-  return Reply(context, services_.responder, [&]() -> Status {
-    ASSIGN_OR_RETURN(const SessionAndJob found, FindLiveSession(services_, request->session_id()));
-    ASSIGN_OR_RETURN(const auto regions, CheckedRegions(*request));
-    ASSIGN_OR_RETURN(const auto exposed,
-                     found.session->SetClientRegions(regions, request->connections()));
-    for (const transport::RegionDescriptor& region : exposed) {
-      v1::RegionDescriptor* out = response->add_regions();
-      out->set_id(region.id);
-      out->set_bytes(region.bytes);
-      out->set_remote_write(region.access == transport::Access::kRemoteWrite);
-    }
-    return OkStatus();
+  if (!request->verbs()) {
+    return Reply(context, services_.responder, [&]() -> Status {
+      ASSIGN_OR_RETURN(const Regions exposed, Exchange(services_, *request));
+      FillRegions(exposed, response);
+      return OkStatus();
+    });
+  }
+  // Registering gigabytes takes seconds. The request is the call's, which may end before.
+  const auto reply = DeferredReply::Create(context, services_.responder);
+  PostOrRefuse(services_.control_queue, reply, services_, [this, reply, response, copy = *request] {
+    if (reply->finished()) return;
+    const StatusOr<Regions> exposed = Exchange(services_, copy);
+    reply->Finish(exposed.status(), [&] { FillRegions(*exposed, response); });
   });
+  return reply.get();
 }
 
 grpc::ServerUnaryReactor* SessionServiceImpl::Heartbeat(grpc::CallbackServerContext* context,

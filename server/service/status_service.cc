@@ -47,12 +47,23 @@ void FillTiers(const TierSnapshot& tiers, v1::JobTiers* out) {
   out->set_busy_seconds(tiers.spill.busy_seconds);
   out->set_point_written_bytes(tiers.point_written_bytes);
   out->set_last_step_seconds(tiers.last_step_seconds);
+  out->set_mean_step_seconds(tiers.mean_step_seconds);
+  out->set_timed_steps(tiers.timed_steps);
+  v1::CopyWindow& window = *out->mutable_window();
+  window.set_slots(tiers.window_slots);
+  window.set_slot_bytes(tiers.window_slot_bytes);
+  window.set_copies(tiers.window_copies);
+  window.set_version_bytes(tiers.window_version_bytes);
+  window.set_wants(tiers.window.wants);
+  window.set_read_bytes(tiers.window.read_bytes);
+  window.set_written_bytes(tiers.window.written_bytes);
 }
 
 void FillJob(const JobSnapshot& job, v1::JobStatus* out) {
   out->set_name(job.name);
   out->set_epoch(job.epoch);
   out->set_state(StateName(job.state));
+  out->set_failure(job.failure);
   out->set_current_step(job.current_step);
   if (job.last_outcome != Outcome::kUnspecified) {
     out->set_last_outcome(std::string(OutcomeName(job.last_outcome)));
@@ -142,7 +153,11 @@ void FillStatus(const DaemonSnapshot& snapshot, v1::DaemonStatus* out) {
 grpc::ServerUnaryReactor* StatusServiceImpl::GetStatus(grpc::CallbackServerContext* context,
                                                        const v1::GetStatusRequest*,
                                                        v1::GetStatusResponse* response) {
-  FillStatus(services_.status->Collect(), response->mutable_status());
+  v1::DaemonStatus* const status = response->mutable_status();
+  FillStatus(services_.status->Collect(), status);
+  for (v1::JobStatus& job : *status->mutable_jobs()) {
+    job.set_stored_bytes(services_.jobs->StoredBytes(job.name()));
+  }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;

@@ -43,9 +43,12 @@ void CheckWorkers(const JobSnapshot& job, std::vector<StatusCheck>* checks) {
 void CheckAbsent(const std::vector<AbsentJob>& jobs, std::vector<StatusCheck>* checks) {
   for (const AbsentJob& job : jobs) {
     if (job.phase == JobPhase::kLost) {
-      checks->push_back({"JOB_LOST", Severity::kErr,
-                         fmt::format("job {} cannot be recovered: {}", job.name, job.detail),
-                         "restore a checkpoint of it, or delete it"});
+      checks->push_back(
+          {"JOB_LOST", Severity::kErr, fmt::format("job {} is lost: {}", job.name, job.detail),
+           fmt::format("restore a checkpoint (luwuctl checkpoint list {0}), delete it "
+                       "(luwuctl delete {0}), or cure the cause and restart the "
+                       "daemon that has it",
+                       job.name)});
     } else {
       checks->push_back({"JOB_RECOVERING", Severity::kWarn,
                          fmt::format("job {} is recovering: {}", job.name, job.detail),
@@ -97,9 +100,10 @@ std::vector<StatusCheck> StatusCollector::Judge(const DaemonSnapshot& snapshot) 
   for (const JobSnapshot& job : snapshot.jobs) {
     if (job.state == JobState::kFailed) {
       checks.push_back({"JOB_FAILED", Severity::kErr,
-                        fmt::format("job {} failed in step {} and accepts no further step",
-                                    job.name, job.current_step),
-                        "read the masters if you need them, delete the job, and start a new one"});
+                        fmt::format("job {} failed in step {} and accepts no further step: {}",
+                                    job.name, job.current_step, job.failure),
+                        "go back to a checkpoint if there is one; else read the masters if you "
+                        "need them, delete the job, and start a new one"});
     }
     CheckWorkers(job, &checks);
     if (const uint64_t stalled_ms = StalledMs(job); stalled_ms > 0) {

@@ -28,9 +28,9 @@ void StoreWord32(ByteSpan board, uint64_t offset, uint32_t value) {
 BoardWriter::BoardWriter(const BoardShape& shape)
     : shape_(shape),
       head_{0, BoardReleasedOffset() + uint64_t{4} * shape.slots},
-      published_{BoardPublishedOffset(shape.slots),
-                 BoardPublishedOffset(shape.slots) + 8 * shape.shards},
-      image_(BoardBytes(shape.slots, shape.shards) / 8),
+      published_{BoardPublishedOffset(shape.slots), BoardPlacesOffset(shape.slots, shape.shards)},
+      places_{published_.end, published_.end + (shape.window ? 16 * shape.shards : 0)},
+      image_(shape.bytes() / 8),
       wire_(image_.size()) {
   sent_published_.owner = this;
   sent_head_.owner = this;
@@ -49,21 +49,38 @@ void BoardWriter::SetReleased(uint32_t slot, uint32_t count) {
   head_dirty_ = true;
 }
 
+void BoardWriter::SetWords(const Range& range, const uint64_t* words) {
+  std::memcpy(&image_[range.begin / 8], words, range.bytes());
+  if (changed_.empty()) changed_ = range;
+  changed_ = {std::min(changed_.begin, range.begin), std::max(changed_.end, range.end)};
+}
+
 void BoardWriter::SetPublished(const std::vector<uint64_t>& words) {
   LUWU_CHECK(words.size() == shape_.shards, "one word for each shard of the board");
   if (words.empty()) return;
   MutexLock lock(mutex_);
-  std::memcpy(&image_[published_.begin / 8], words.data(), published_.bytes());
-  changed_ = published_;
+  SetWords(published_, words.data());
 }
 
 void BoardWriter::SetPublished(uint32_t shard, uint64_t word) {
   LUWU_CHECK(shard < shape_.shards, "a shard of the board");
-  MutexLock lock(mutex_);
   const uint64_t begin = published_.begin + 8 * uint64_t{shard};
-  image_[begin / 8] = word;
-  if (changed_.empty()) changed_ = {begin, begin};
-  changed_ = {std::min(changed_.begin, begin), std::max(changed_.end, begin + 8)};
+  MutexLock lock(mutex_);
+  SetWords({begin, begin + 8}, &word);
+}
+
+void BoardWriter::SetPlaces(const std::vector<uint64_t>& words) {
+  LUWU_CHECK(words.size() == places_.bytes() / 8, "two words for each shard of the board");
+  if (words.empty()) return;
+  MutexLock lock(mutex_);
+  SetWords(places_, words.data());
+}
+
+void BoardWriter::SetPlace(uint32_t shard, uint32_t parity, uint64_t word) {
+  LUWU_CHECK(shape_.window && shard < shape_.shards && parity < 2, "a place of the board");
+  const uint64_t begin = places_.begin + 16 * uint64_t{shard} + 8 * uint64_t{parity};
+  MutexLock lock(mutex_);
+  SetWords({begin, begin + 8}, &word);
 }
 
 void BoardWriter::SetCurrentStep(uint64_t step) {
@@ -93,7 +110,7 @@ void BoardWriter::Attach(std::shared_ptr<transport::Endpoint> endpoint) {
   failed_ = false;
   notify_due_ = false;
   head_dirty_ = true;
-  changed_ = published_;
+  changed_ = {published_.begin, places_.end};
 }
 
 void BoardWriter::Detach() {

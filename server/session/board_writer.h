@@ -26,6 +26,8 @@ struct BoardShape {
   uint64_t epoch = 0;
   uint32_t slots = 0;
   uint64_t shards = 0;
+  bool window = false;
+  uint64_t bytes() const { return BoardBytes(slots, shards, window); }
 };
 
 class BoardWriter {
@@ -39,6 +41,9 @@ class BoardWriter {
   // `words[i]` for local shard i; one word for each shard of the board.
   void SetPublished(const std::vector<uint64_t>& words) LUWU_EXCLUDES(mutex_);
   void SetPublished(uint32_t shard, uint64_t word) LUWU_EXCLUDES(mutex_);
+  // Of a board with a window: WindowPlace::word, for even and odd versions of each shard in turn.
+  void SetPlaces(const std::vector<uint64_t>& words) LUWU_EXCLUDES(mutex_);
+  void SetPlace(uint32_t shard, uint32_t parity, uint64_t word) LUWU_EXCLUDES(mutex_);
   void SetCurrentStep(uint64_t step) LUWU_EXCLUDES(mutex_);
   // Only the first fault stays.
   void SetFault(const Status& fault) LUWU_EXCLUDES(mutex_);
@@ -71,6 +76,7 @@ class BoardWriter {
     Range published;
   };
 
+  void SetWords(const Range& range, const uint64_t* words) LUWU_REQUIRES(mutex_);
   bool BeginRound(Round* round) LUWU_EXCLUDES(mutex_);
   void Post(const Round& round) LUWU_EXCLUDES(mutex_);
   void EndRound() LUWU_EXCLUDES(mutex_);
@@ -82,6 +88,7 @@ class BoardWriter {
   const BoardShape shape_;
   const Range head_;  // header and released words
   const Range published_;
+  const Range places_;
 
   mutable Mutex mutex_;
   CondVar round_ended_;
@@ -90,7 +97,8 @@ class BoardWriter {
   // What is on its way: written under the lock while nothing is (`in_flight_` is 0).
   std::vector<uint64_t> wire_;
   bool head_dirty_ LUWU_GUARDED_BY(mutex_) = false;
-  Range changed_ LUWU_GUARDED_BY(mutex_);  // published words that were set and not written yet
+  // Published words and places that were set and not written yet.
+  Range changed_ LUWU_GUARDED_BY(mutex_);
   std::shared_ptr<transport::Endpoint> endpoint_ LUWU_GUARDED_BY(mutex_);
   ByteSpan mapped_ LUWU_GUARDED_BY(mutex_);
   bool notify_due_ LUWU_GUARDED_BY(mutex_) = false;  // stored, the doorbell has not rung yet

@@ -1,9 +1,11 @@
 #include "server/session/session.h"
 
+#include <functional>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/wire/board.h"
+#include "common/wire/window.h"
 
 namespace luwu {
 
@@ -36,8 +38,7 @@ Status Session::Check() const {
 
 StatusOr<std::vector<RegionDescriptor>> Session::SetClientRegions(
     const std::vector<RegionDescriptor>& regions, uint32_t connections) {
-  const RegionDescriptor board{
-      kRegionBoard, BoardBytes(options_.board.slots, options_.board.shards), Access::kRemoteWrite};
+  const RegionDescriptor board{kRegionBoard, options_.board.bytes(), Access::kRemoteWrite};
   if (regions.size() != 1 || regions[0] != board) {
     return Error(ErrorCode::kInvalidArgument,
                  "{} must expose exactly one region: its board, id {}, {} bytes, writable; it "
@@ -77,9 +78,10 @@ StatusOr<transport::SessionTerms> Session::Terms() const {
   transport::SessionTerms terms;
   terms.secret = secret_;
   terms.exposed = {{kRegionWeights, options_.weights}, {kRegionInbox, inbox_}};
-  terms.expected = {{kRegionBoard, BoardBytes(options_.board.slots, options_.board.shards),
-                     Access::kRemoteWrite}};
+  terms.expected = {{kRegionBoard, options_.board.bytes(), Access::kRemoteWrite}};
   terms.connections = connections_;
+  // One for the job on this node: its weights are one region for all sessions.
+  terms.domain = std::hash<std::shared_ptr<transport::LocalRegion>>()(options_.weights);
   return terms;
 }
 
@@ -108,7 +110,13 @@ uint64_t Session::fetched_bytes() const {
   return fetched_before_ + (endpoint_ == nullptr ? 0 : endpoint_->served_bytes());
 }
 
-void Session::OnNotify(uint32_t immediate) { options_.sink->OnSlot(*this, immediate); }
+void Session::OnNotify(uint32_t immediate) {
+  if ((immediate & kWantBit) != 0) {
+    options_.sink->OnWant(*this, immediate);
+  } else {
+    options_.sink->OnSlot(*this, immediate);
+  }
+}
 
 void Session::OnDisconnect(const Status& why) {
   {

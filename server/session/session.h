@@ -35,6 +35,8 @@ class SlotSink {
  public:
   virtual ~SlotSink() = default;
   virtual void OnSlot(Session& session, uint32_t slot) = 0;
+  // A wish (common/wire/window.h), unchecked.
+  virtual void OnWant(Session& session, uint32_t immediate) = 0;
   virtual void OnUnlinked(Session& session, const Status& why) = 0;
 };
 
@@ -108,7 +110,7 @@ class Session final : public transport::LinkEvents {
 
   enum class LinkState : uint8_t { kNever, kUp, kDown };
   LinkState link_state() const LUWU_EXCLUDES(mutex_);
-  // "shm", "tcp", or "" while not linked.
+  // "shm", "tcp", "verbs", or "" while not linked.
   std::string transport_name() const LUWU_EXCLUDES(mutex_);
   // True once the client has been told of its inbox.
   bool regions_exchanged() const LUWU_EXCLUDES(mutex_);

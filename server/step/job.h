@@ -55,8 +55,6 @@ struct BegunStep {
 
 enum class Quantity : uint8_t { kMaster = 1, kMoment1 = 2, kMoment2 = 3, kMoment3 = 4 };
 
-JobFootprint FootprintOf(const JobSpec& spec, const ShardMap& map);
-
 struct JobOptions {
   JobSpec spec;             // validated
   std::vector<Node> nodes;  // validated
@@ -102,6 +100,8 @@ class Job {
   virtual uint64_t epoch() const = 0;
   virtual uint64_t current_step() const = 0;
   virtual bool loaded() const = 0;
+  // Why the job accepts no further step; empty when it does.
+  virtual std::string failure() const = 0;
 
   // ---- loading -------------------------------------------------------------------------------
   virtual Status Load(uint32_t layer, uint64_t shard, uint64_t offset,

@@ -6,7 +6,10 @@
 #include "common/base/check.h"
 #include "common/base/log.h"
 #include "server/step/job_impl.h"
+#include "server/step/memory_plan.h"
 #include "server/store/memory_store.h"
+#include "server/store/served_weights.h"
+#include "server/store/served_window.h"
 #include "server/store/state_tiers.h"
 
 namespace luwu {
@@ -16,18 +19,6 @@ uint64_t TrainableShards(const JobSpec& spec, const ShardMap& map) {
   uint64_t count = 0;
   for (const LocalShard& shard : map.shards()) count += spec.layers[shard.layer].trainable();
   return count;
-}
-
-// Copies of the spec that a daemon keeps of a job: the registry's, the job's, and the one of the
-// caller that brought it.
-constexpr uint64_t kSpecCopies = 3;
-
-// Tables of what each shard knows of each rank, and of names.
-uint64_t TableBytes(const JobSpec& spec, const ShardMap& map) {
-  const uint64_t shard = sizeof(JobShard) + sizeof(UnitSum) +
-                         ShardProgress::BytesFor(spec.world_size) +
-                         spec.world_size * (sizeof(Contribution) + sizeof(ShardSource));
-  return map.shard_count() * shard + kSpecCopies * SpecBytes(spec);
 }
 
 std::string DescribeFootprint(const JobOptions& options, const JobFootprint& footprint) {
@@ -48,47 +39,34 @@ uint64_t MemoryLimit(const MemoryBudget& budget, std::initializer_list<uint64_t>
   return limit;
 }
 
-ResidencyLimits LimitsFor(uint64_t limit, const JobFootprint& footprint,
-                          const Job::Environment& environment, bool can_spill) {
-  const uint64_t others = footprint.total() - footprint.state_bytes;
-  return {.room_bytes = limit - std::min(limit, others),
-          .threads = environment.pool->threads(),
-          .can_spill = can_spill};
-}
-
-// What of the job's state is in memory and what on disk, so that it fits; `footprint` is that of a
-// job with all of it in memory, and becomes that of the plan.
-StatusOr<ResidencyPlan> PlanMemory(const JobOptions& options, const ShardMap& map,
-                                   const Job::Environment& environment, JobFootprint* footprint) {
+StatusOr<MemoryPlan> PlanJob(const JobOptions& options, const Job::Environment& environment) {
   const JobSpec& spec = options.spec;
-  const uint64_t others = footprint->total() - footprint->state_bytes;
+  const Placement placement(options.nodes, spec);
+  const bool can_spill = options.storage != nullptr;
   const uint64_t limit =
       MemoryLimit(*environment.budget, {spec.memory_bytes, options.memory_bytes_max});
-  const ResidencyLimits limits =
-      LimitsFor(limit, *footprint, environment, options.storage != nullptr);
-  std::optional<ResidencyPlan> plan = PlanResidency(spec, map, limits);
-  const uint64_t least = limits.can_spill ? others + LeastRoomBytes(spec, map) : footprint->total();
-  if (plan) {
-    footprint->state_bytes = plan->resident_bytes;
-    footprint->staging_bytes = plan->staging_bytes();
-  } else {
-    footprint->state_bytes = 0;
-    footprint->staging_bytes = LeastRoomBytes(spec, map);
+  std::optional<MemoryPlan> plan =
+      PlanMemory(spec, placement, options.self,
+                 {.bytes = limit, .threads = environment.pool->threads(), .can_spill = can_spill});
+  // Without a storage the reservation says whether there is room.
+  if (plan && (spec.memory_bytes == 0 || plan->footprint.total() <= spec.memory_bytes)) {
+    return *std::move(plan);
   }
-  if (!plan || (spec.memory_bytes != 0 && footprint->total() > spec.memory_bytes)) {
-    const bool own = limit == spec.memory_bytes;
-    return Error(ErrorCode::kResourceExhausted,
-                 "{} needs at least {} of memory{}, and {} are {}; raise {}{}",
-                 DescribeFootprint(options, *footprint), HumanBytes(least),
-                 limits.can_spill ? " with the rest of its state on disk" : "", HumanBytes(limit),
-                 own ? "its memory_bytes" : "left in the budget of the node",
-                 own ? "memory_bytes" : "the memory budget (memory.budget), or delete another job",
-                 limits.can_spill ? "" : ", or give luwud a data directory for the rest");
-  }
-  return *std::move(plan);
+  const MemoryPlan least = LeastMemoryPlan(spec, placement, options.self, can_spill);
+  const bool own = limit == spec.memory_bytes;
+  return Error(ErrorCode::kResourceExhausted,
+               "{} needs at least {} of memory{}, and {} are {}; raise {}{}",
+               DescribeFootprint(options, least.footprint), HumanBytes(least.footprint.total()),
+               !can_spill               ? ""
+               : least.map.has_window() ? " with its state and most of its weights on disk"
+                                        : " with its state on disk (served copies of split masters "
+                                          "stay in memory)",
+               HumanBytes(limit), own ? "its memory_bytes" : "left in the budget of the node",
+               own ? "memory_bytes" : "the memory budget (memory.budget), or delete another job",
+               can_spill ? "" : ", or give luwud a data directory for the rest");
 }
 
-StatusOr<std::unique_ptr<StateStore>> MakeStore(const JobImpl::Plan& plan,
+StatusOr<std::unique_ptr<StateStore>> MakeStore(const JobPlan& plan,
                                                 const std::shared_ptr<StorageUse>& use) {
   const JobSpec& spec = plan.options.spec;
   const ResidencyPlan& residency = plan.residency;
@@ -99,7 +77,16 @@ StatusOr<std::unique_ptr<StateStore>> MakeStore(const JobImpl::Plan& plan,
       std::make_unique<StateTiers>(std::move(memory), std::move(disk), use));
 }
 
-StatusOr<JobMemory> AllocateMemory(const JobImpl::Plan& plan, MemoryBudget* budget) {
+StatusOr<std::unique_ptr<ServedCopies>> MakeCopies(const JobPlan& plan,
+                                                   const std::shared_ptr<StorageUse>& use) {
+  const JobOptions& options = plan.options;
+  if (plan.map.has_window()) {
+    return ServedWindow::Create(options.spec, plan.map, options.epoch, use);
+  }
+  return ServedWeights::Create(options.spec, plan.map, options.epoch);
+}
+
+StatusOr<JobMemory> AllocateMemory(const JobPlan& plan, MemoryBudget* budget) {
   const JobSpec& spec = plan.options.spec;
   JobMemory memory;
   StatusOr<MemoryReservation> reserved =
@@ -116,7 +103,7 @@ StatusOr<JobMemory> AllocateMemory(const JobImpl::Plan& plan, MemoryBudget* budg
     memory.storage_use = std::make_shared<StorageUse>(plan.options.storage);
   }
   ASSIGN_OR_RETURN(memory.store, MakeStore(plan, memory.storage_use));
-  ASSIGN_OR_RETURN(memory.weights, ServedWeights::Create(spec, plan.map, plan.options.epoch));
+  ASSIGN_OR_RETURN(memory.weights, MakeCopies(plan, memory.storage_use));
   if (plan.options.storage != nullptr) {
     ASSIGN_OR_RETURN(memory.points,
                      PointMaker::Create(spec, plan.map, plan.residency, plan.options.storage));
@@ -143,29 +130,16 @@ Status CheckStorage(const JobOptions& options) {
 
 }  // namespace
 
-JobFootprint FootprintOf(const JobSpec& spec, const ShardMap& map) {
-  JobFootprint footprint;
-  footprint.state_bytes = StateBytes(spec, map);
-  footprint.served_bytes = ServedWeights::BytesFor(map);
-  footprint.inbox_bytes = map.inbox_bytes() * spec.world_size;
-  footprint.overflow_bytes = OverflowPool::BytesFor(spec, map);
-  footprint.held_bytes = HeldSums::BytesFor(spec, map, SumsUse::kHeld) +
-                         HeldSums::BytesFor(spec, map, SumsUse::kRunning);
-  footprint.table_bytes = TableBytes(spec, map);
-  return footprint;
-}
-
 Job::Needs Job::NeedsOf(const JobSpec& spec, const std::vector<Node>& nodes, uint32_t self,
                         const Environment& environment) {
-  const ShardMap map(spec, Placement(nodes, spec), self);
-  const JobFootprint footprint = FootprintOf(spec, map);
-  const uint64_t limit = MemoryLimit(*environment.budget, {spec.memory_bytes});
-  const std::optional<ResidencyPlan> plan =
-      PlanResidency(spec, map, LimitsFor(limit, footprint, environment, /*can_spill=*/true));
+  const std::optional<MemoryPlan> plan =
+      PlanMemory(spec, Placement(nodes, spec), self,
+                 {.bytes = MemoryLimit(*environment.budget, {spec.memory_bytes}),
+                  .threads = environment.pool->threads(),
+                  .can_spill = true});
   if (!plan) return {};
-  return {.memory_bytes = footprint.total() - footprint.state_bytes + plan->resident_bytes +
-                          plan->staging_bytes(),
-          .stored_bytes = StoredBytesMax(spec, map, *plan)};
+  return {.memory_bytes = plan->footprint.total(),
+          .stored_bytes = StoredBytesMax(spec, plan->map, plan->residency)};
 }
 
 StatusOr<std::shared_ptr<Job>> Job::Create(JobOptions options, const Environment& environment,
@@ -174,18 +148,16 @@ StatusOr<std::shared_ptr<Job>> Job::Create(JobOptions options, const Environment
   const std::string what = fmt::format("creating job '{}' on node '{}'", options.spec.name,
                                        options.nodes[options.self].name);
   if (const Status status = CheckStorage(options); !status.ok()) return Annotate(status, what);
-  const Placement placement(options.nodes, options.spec);
-  ShardMap map(options.spec, placement, options.self);
-  JobFootprint footprint = FootprintOf(options.spec, map);
-  StatusOr<ResidencyPlan> residency = PlanMemory(options, map, environment, &footprint);
-  if (!residency.ok()) return Annotate(residency.status(), what);
-  auto plan = std::make_unique<const JobImpl::Plan>(
-      JobImpl::Plan{std::move(options), std::move(map), footprint, *std::move(residency)});
+  StatusOr<MemoryPlan> divided = PlanJob(options, environment);
+  if (!divided.ok()) return Annotate(divided.status(), what);
+  auto plan =
+      std::make_unique<const JobPlan>(JobPlan{std::move(options), std::move(divided->map),
+                                              divided->footprint, std::move(divided->residency)});
   StatusOr<JobMemory> memory = AllocateMemory(*plan, environment.budget);
   if (!memory.ok()) return Annotate(memory.status(), what);
-  LogInfo("job_created", "job={} epoch={:#x} shards={} bytes={} spilled_bytes={}",
-          plan->options.spec.name, plan->options.epoch, plan->map.shard_count(), footprint.total(),
-          plan->residency.spilled_bytes);
+  LogInfo("job_created", "job={} epoch={:#x} shards={} bytes={} spilled_bytes={} window_slots={}",
+          plan->options.spec.name, plan->options.epoch, plan->map.shard_count(),
+          plan->footprint.total(), plan->residency.spilled_bytes, plan->map.window_slots());
   const std::optional<persist::Point> restore = plan->options.restore;
   auto job = std::make_shared<JobImpl>(std::move(plan), environment, *std::move(memory),
                                        std::move(reporter));
@@ -197,8 +169,8 @@ StatusOr<std::shared_ptr<Job>> Job::Create(JobOptions options, const Environment
   return job;
 }
 
-JobImpl::JobImpl(std::unique_ptr<const Plan> plan, const Environment& environment, JobMemory memory,
-                 std::unique_ptr<StepReporter> reporter)
+JobImpl::JobImpl(std::unique_ptr<const JobPlan> plan, const Environment& environment,
+                 JobMemory memory, std::unique_ptr<StepReporter> reporter)
     : plan_(std::move(plan)),
       env_(environment),
       reservation_(std::move(memory.reservation)),
@@ -211,6 +183,7 @@ JobImpl::JobImpl(std::unique_ptr<const Plan> plan, const Environment& environmen
       gate_(spec().world_size, TrainableShards(spec(), plan_->map), ClipUnits(spec()),
             InitialLossScale(spec().loss_scaling)),
       published_(plan_->map.shard_count(), 0),
+      places_(plan_->map.has_window() ? 2 * plan_->map.shard_count() : 0, 0),
       overflow_(*std::move(memory.overflow)),
       held_(*std::move(memory.held)),
       running_(*std::move(memory.running)) {
@@ -231,6 +204,8 @@ JobImpl::JobImpl(std::unique_ptr<const Plan> plan, const Environment& environmen
 // Not in the constructor, which nobody else knows of yet.
 void JobImpl::Start() {
   store_->SetListener(this);
+  weights_->SetHooks({.moved = [this] { OnCopiesMoved(); },
+                      .failed = [this](const Status& why) { OnStateFailed(why); }});
   if (points_ == nullptr) return;
   points_->Start(weights_.get(), {.unpin = [this](const PointItem& item) { UnpinPoint(item); },
                                   .stored = [this](const auto& point) { OnPointStored(point); },
@@ -252,6 +227,7 @@ void JobImpl::Drain() {
   storage_use_->storage().RefuseWaiting(true);
   points_->Stop();
   store_->Stop();
+  weights_->Stop();
   storage_use_->storage().RefuseWaiting(false);
   storage_use_->End();
 }
@@ -264,6 +240,11 @@ uint64_t JobImpl::current_step() const {
 bool JobImpl::loaded() const {
   MutexLock lock(mutex_);
   return state_ != JobState::kLoading;
+}
+
+std::string JobImpl::failure() const {
+  MutexLock lock(mutex_);
+  return failure_;
 }
 
 }  // namespace luwu

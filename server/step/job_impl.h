@@ -2,7 +2,8 @@
 // job_read.cc (masters), job_sessions.cc (ranks changing hands), job_slots.cc (what arrives),
 // job_pipeline.cc (what a shard does next), job_room.cc (slots that have to be freed), job_steps.cc
 // (begin, report), job_settle.cc (decision, publication), job_points.cc and job_restore.cc (what is
-// on disk), job_waits.cc (commit waiters, housekeeping), job_snapshot.cc.
+// on disk), job_window.cc (served copies), job_waits.cc (commit waiters, housekeeping),
+// job_snapshot.cc.
 //
 // Locks: one for the job. Kernels, copies, checksums, callbacks, board updates and the closing of
 // links happen without it; JobEffects carries what a locked section leaves to be done. The locks of
@@ -34,8 +35,7 @@ class JobImpl final : public Job,
                       public StateListener,
                       public std::enable_shared_from_this<JobImpl> {
  public:
-  using Plan = JobPlan;
-  JobImpl(std::unique_ptr<const Plan> plan, const Environment& environment, JobMemory memory,
+  JobImpl(std::unique_ptr<const JobPlan> plan, const Environment& environment, JobMemory memory,
           std::unique_ptr<StepReporter> reporter);
   ~JobImpl() override;
   // Once, before anybody else knows of it; then Restore when it goes on from a point.
@@ -47,6 +47,7 @@ class JobImpl final : public Job,
   uint64_t epoch() const override { return plan_->options.epoch; }
   uint64_t current_step() const override LUWU_EXCLUDES(mutex_);
   bool loaded() const override LUWU_EXCLUDES(mutex_);
+  std::string failure() const override LUWU_EXCLUDES(mutex_);
 
   Status Load(uint32_t layer, uint64_t shard, uint64_t offset,
               std::span<const float> values) override LUWU_EXCLUDES(mutex_, load_mutex_);
@@ -78,6 +79,7 @@ class JobImpl final : public Job,
 
   // SlotSink, on the progress thread.
   void OnSlot(Session& session, uint32_t slot) override LUWU_EXCLUDES(mutex_);
+  void OnWant(Session& session, uint32_t immediate) override LUWU_EXCLUDES(mutex_);
   void OnUnlinked(Session& session, const Status& why) override;
 
   // StateListener, on an I/O thread.
@@ -89,8 +91,6 @@ class JobImpl final : public Job,
 
  private:
   using Rank = JobRank;
-  using TaskResult = JobTaskResult;
-  using LayerPin = JobLayerPin;
 
   bool HasOwnSums() const { return SumsInHeld(spec()) || KeepsRunningSums(spec()); }
   const Node& self() const { return plan_->options.nodes[plan_->options.self]; }
@@ -105,10 +105,10 @@ class JobImpl final : public Job,
 
   // job_read.cc
   bool HalfWay(ShardMap::IndexRange range) const LUWU_REQUIRES(mutex_);
-  Status PinLayer(uint32_t layer, TimePoint deadline, LayerPin* pin) LUWU_EXCLUDES(mutex_);
+  Status PinLayer(uint32_t layer, TimePoint deadline, JobLayerPin* pin) LUWU_EXCLUDES(mutex_);
   Status ReadShard(const StateView& view, uint64_t from, uint64_t version,
                    const std::function<Status(const Piece&)>& sink) const;
-  void UnpinLayer(uint32_t layer, const LayerPin& pin) LUWU_EXCLUDES(mutex_);
+  void UnpinLayer(uint32_t layer, const JobLayerPin& pin) LUWU_EXCLUDES(mutex_);
 
   // job_sessions.cc
   Status CheckTakeover(const Rank& rank, const WorkerIdentity& identity) const
@@ -123,8 +123,6 @@ class JobImpl final : public Job,
 
   // job_slots.cc
   Status ReceiveSlot(Session& session, uint32_t slot, JobEffects* effects) LUWU_EXCLUDES(mutex_);
-  Status CheckOrigin(const Session& session, const SlotTrailer& trailer) const;
-  Status CheckTarget(const SlotTrailer& trailer) const;
   StatusOr<bool> IsRepeat(const Rank& rank, uint32_t slot, const SlotTrailer& trailer)
       LUWU_REQUIRES(mutex_);
   Status Accept(const SlotTrailer& trailer, uint32_t slot, JobEffects* effects)
@@ -139,8 +137,8 @@ class JobImpl final : public Job,
   bool AwaitsReader(const JobShard& shard, JobShard::Activity next) const LUWU_REQUIRES(mutex_);
   void Submit(JobShard& shard, JobShard::Activity activity) LUWU_REQUIRES(mutex_);
   void PinSources(JobShard& shard) LUWU_REQUIRES(mutex_);
-  TaskResult Compute(JobShard& shard) const;
-  void EndTask(JobShard& shard, const TaskResult& result, JobEffects* effects)
+  JobTaskResult Compute(JobShard& shard) const;
+  void EndTask(JobShard& shard, const JobTaskResult& result, JobEffects* effects)
       LUWU_REQUIRES(mutex_);
   void EndReady(JobShard& shard, const UpdateResult& result, JobEffects* effects)
       LUWU_REQUIRES(mutex_);
@@ -164,7 +162,6 @@ class JobImpl final : public Job,
   Status CheckBegin(const Session& session, uint64_t step) const LUWU_REQUIRES(mutex_);
   void ReportIfDone(JobEffects* effects) LUWU_REQUIRES(mutex_);
   void SendReport(JobEffects* effects) LUWU_REQUIRES(mutex_);
-  Status CheckDecision(const StepDecision& decision) const;
 
   // job_settle.cc
   void OnDecision(uint64_t step, const StatusOr<StepDecision>& decision) LUWU_EXCLUDES(mutex_);
@@ -177,6 +174,10 @@ class JobImpl final : public Job,
   void TakeOver(JobShard& shard) LUWU_REQUIRES(mutex_);
   void PublishShard(JobShard& shard) LUWU_REQUIRES(mutex_);
   void PublishBoards(JobEffects* effects) LUWU_REQUIRES(mutex_);
+
+  // job_window.cc
+  void OnCopiesMoved() LUWU_EXCLUDES(mutex_);
+  void NoteMoved(JobEffects* effects) LUWU_REQUIRES(mutex_);
 
   // job_points.cc
   bool IsBoundary(uint64_t step) const;
@@ -192,7 +193,6 @@ class JobImpl final : public Job,
   Durability DurabilityOf(uint64_t step) const LUWU_REQUIRES(mutex_);
 
   // job_import.cc, job_restore.cc
-  Status CheckStart(const StartPoint& start) const;
   Status RestoreShards(const persist::Point& point, const std::vector<persist::ShardEntry>& entries)
       LUWU_EXCLUDES(mutex_);
   Status RestoreShard(const persist::Point& point, const persist::ShardEntry& entry)
@@ -208,12 +208,12 @@ class JobImpl final : public Job,
   std::string DescribeOpen() const LUWU_REQUIRES(mutex_);
   std::string DescribeRankOpen(uint32_t rank) const LUWU_REQUIRES(mutex_);
 
-  const std::unique_ptr<const Plan> plan_;
+  const std::unique_ptr<const JobPlan> plan_;
   const Environment env_;
   const MemoryReservation reservation_;            // given back after the memory has been freed
   const std::shared_ptr<StorageUse> storage_use_;  // null without a storage
   const std::unique_ptr<StateStore> store_;
-  const std::unique_ptr<ServedWeights> weights_;
+  const std::unique_ptr<ServedCopies> weights_;
   const std::unique_ptr<PointMaker> points_;  // null without a storage
   const ShardUpdater updater_;
   const std::shared_ptr<StepReporter> reporter_;
@@ -235,6 +235,7 @@ class JobImpl final : public Job,
   uint64_t report_pause_ms_ LUWU_GUARDED_BY(mutex_) = 0;
   Status report_failure_ LUWU_GUARDED_BY(mutex_);
   std::vector<uint64_t> published_ LUWU_GUARDED_BY(mutex_);  // the board's words
+  std::vector<uint64_t> places_ LUWU_GUARDED_BY(mutex_);     // likewise; empty without a window
   OverflowPool overflow_ LUWU_GUARDED_BY(mutex_);
   const HeldSums held_;
   const HeldSums running_;

@@ -6,6 +6,20 @@
 #include "server/step/job_impl.h"
 
 namespace luwu {
+namespace {
+
+Status CheckStart(const JobSpec& spec, const StartPoint& start) {
+  bool fits = start.applied.size() == spec.layers.size();
+  for (size_t i = 0; fits && i < start.applied.size(); ++i) {
+    fits = start.applied[i].size() == ShardCount(spec.layers[i].elements, spec.shard_elements);
+  }
+  if (fits) return OkStatus();
+  return Error(ErrorCode::kInvalidArgument,
+               "the point to start job '{}' at has other layers and shards than the job",
+               spec.name);
+}
+
+}  // namespace
 
 Status JobImpl::LoadState(const StatePlace& place, std::span<const float> values) {
   if (place.layer >= spec().layers.size()) {
@@ -36,19 +50,8 @@ Status JobImpl::LoadState(const StatePlace& place, std::span<const float> values
   return status;
 }
 
-Status JobImpl::CheckStart(const StartPoint& start) const {
-  bool fits = start.applied.size() == spec().layers.size();
-  for (size_t i = 0; fits && i < start.applied.size(); ++i) {
-    fits = start.applied[i].size() == ShardCount(spec().layers[i].elements, spec().shard_elements);
-  }
-  if (fits) return OkStatus();
-  return Error(ErrorCode::kInvalidArgument,
-               "the point to start job '{}' at has other layers and shards than the job",
-               spec().name);
-}
-
 Status JobImpl::FinishLoadAt(const StartPoint& start) {
-  RETURN_IF_ERROR(CheckStart(start));
+  RETURN_IF_ERROR(CheckStart(spec(), start));
   MutexLock load_lock(load_mutex_);
   RETURN_IF_ERROR(CheckCoverage());
   RETURN_IF_ERROR(EnterLoad());

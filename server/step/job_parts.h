@@ -12,10 +12,11 @@
 #include "server/step/point_maker.h"
 #include "server/step/shard_updater.h"
 #include "server/step/slot_table.h"
+#include "server/step/step_pace.h"
 #include "server/store/held_sums.h"
 #include "server/store/memory_budget.h"
 #include "server/store/overflow_pool.h"
-#include "server/store/served_weights.h"
+#include "server/store/served_copies.h"
 #include "server/store/state_store.h"
 
 namespace luwu {
@@ -33,7 +34,7 @@ struct JobMemory {
   MemoryReservation reservation;
   std::shared_ptr<StorageUse> storage_use;  // null without a storage
   std::unique_ptr<StateStore> store;
-  std::unique_ptr<ServedWeights> weights;
+  std::unique_ptr<ServedCopies> weights;
   std::unique_ptr<PointMaker> points;
   std::vector<std::shared_ptr<transport::LocalRegion>> inboxes;  // by rank
   std::optional<OverflowPool> overflow;
@@ -100,6 +101,7 @@ struct JobCounters {
   uint64_t clipped_steps = 0;
   std::optional<TimePoint> step_begun_at;
   double last_step_seconds = 0;
+  StepPace pace;
 };
 
 }  // namespace luwu

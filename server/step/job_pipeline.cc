@@ -91,7 +91,7 @@ void JobImpl::Submit(JobShard& shard, JobShard::Activity activity) {
 }
 
 void JobImpl::RunTask(JobShard& shard) {
-  const TaskResult result = Compute(shard);
+  const JobTaskResult result = Compute(shard);
   JobEffects effects;
   {
     MutexLock lock(mutex_);
@@ -103,9 +103,9 @@ void JobImpl::RunTask(JobShard& shard) {
   effects.Run();
 }
 
-JobImpl::TaskResult JobImpl::Compute(JobShard& shard) const {
+JobTaskResult JobImpl::Compute(JobShard& shard) const {
   const auto begin = std::chrono::steady_clock::now();
-  TaskResult result;
+  JobTaskResult result;
   const UpdateRequest request = {.index = shard.index,
                                  .step = shard.step,
                                  .applied = shard.applied,
@@ -142,10 +142,14 @@ JobImpl::TaskResult JobImpl::Compute(JobShard& shard) const {
   return result;
 }
 
-void JobImpl::EndTask(JobShard& shard, const TaskResult& result, JobEffects* effects) {
+void JobImpl::EndTask(JobShard& shard, const JobTaskResult& result, JobEffects* effects) {
   using Activity = JobShard::Activity;
   const Activity activity = shard.activity;
   shard.activity = Activity::kIdle;
+  if (!result.update.status.ok()) {
+    ReleaseTaken(shard, effects);
+    return;  // the job ends
+  }
   if (activity == Activity::kUpdate) {
     ++counters_.updates;
     counters_.updated_elements += plan_->map.shards()[shard.index].elements;

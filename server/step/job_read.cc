@@ -46,7 +46,7 @@ Status JobImpl::Read(const ReadPlace& place, TimePoint deadline,
                  QuantityName(quantity),
                  layer_spec.trainable() ? "the job's optimizer keeps none" : "it is frozen");
   }
-  LayerPin pin;
+  JobLayerPin pin;
   pin.served = array == 0 && layer_spec.trainable() &&
                spec().optimizer.master_format == MasterFormat::kSplit;
   RETURN_IF_ERROR(PinLayer(layer, deadline, &pin));
@@ -93,7 +93,7 @@ bool JobImpl::HalfWay(ShardMap::IndexRange range) const {
   return false;
 }
 
-Status JobImpl::PinLayer(uint32_t layer, TimePoint deadline, LayerPin* pin) {
+Status JobImpl::PinLayer(uint32_t layer, TimePoint deadline, JobLayerPin* pin) {
   const ShardMap::IndexRange range = plan_->map.LayerRange(layer);
   MutexLock lock(mutex_);
   for (;;) {
@@ -122,7 +122,7 @@ Status JobImpl::PinLayer(uint32_t layer, TimePoint deadline, LayerPin* pin) {
   return OkStatus();
 }
 
-void JobImpl::UnpinLayer(uint32_t layer, const LayerPin& pin) {
+void JobImpl::UnpinLayer(uint32_t layer, const JobLayerPin& pin) {
   const ShardMap::IndexRange range = plan_->map.LayerRange(layer);
   JobEffects effects;
   {

@@ -67,9 +67,10 @@ Status JobImpl::RestoreShard(const persist::Point& point, const persist::ShardEn
   if (!store_->resident(index)) {
     RETURN_IF_ERROR(store_->Open(index));
     const ShardState state = store_->Acquire(index);
-    updater_.PublishRestored(index, point.step, state.current, state.served);
+    const Status published =
+        updater_.PublishRestored(index, point.step, state.current, state.served);
     store_->Drop(index);  // stays stored as it is
-    return OkStatus();
+    return published;
   }
   std::byte* const data = points_->buffer(0);
   RETURN_IF_ERROR(ReadStored(*plan_->options.storage, entry, data));
@@ -85,8 +86,7 @@ Status JobImpl::RestoreShard(const persist::Point& point, const persist::ShardEn
     if (to.next == to.current) continue;
     std::copy_n(from.data[i], shape.array_bytes[i], to.next.data[i]);
   }
-  updater_.PublishRestored(index, point.step, to.current, data + shape.generation_bytes);
-  return OkStatus();
+  return updater_.PublishRestored(index, point.step, to.current, data + shape.generation_bytes);
 }
 
 }  // namespace luwu

@@ -145,7 +145,8 @@ StatusOr<std::shared_ptr<Session>> JobImpl::SeatSession(const WorkerIdentity& id
   options.sink = this;
   options.clock = env_.clock;
   options.lease_ms = plan_->options.lease_ms;
-  options.board = {epoch(), spec().slots_per_worker, plan_->map.shard_count()};
+  options.board = {epoch(), spec().slots_per_worker, plan_->map.shard_count(),
+                   plan_->map.has_window()};
   options.weights = weights_->region();
   {
     MutexLock lock(mutex_);
@@ -156,6 +157,7 @@ StatusOr<std::shared_ptr<Session>> JobImpl::SeatSession(const WorkerIdentity& id
   RETURN_IF_ERROR(shutdown_);
   session->board().SetCurrentStep(gate_.step());
   session->board().SetPublished(published_);
+  session->board().SetPlaces(places_);
   Rank& rank = ranks_[identity.rank];
   rank.session = session;
   rank.opening = false;

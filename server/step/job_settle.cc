@@ -13,14 +13,14 @@ namespace {
 
 constexpr uint64_t kReportPauseMaxMs = 2000;
 
-}  // namespace
-
-Status JobImpl::CheckDecision(const StepDecision& decision) const {
-  if (decision.factors.empty() || decision.factors.size() == ClipUnits(spec())) return OkStatus();
+Status CheckDecision(const JobSpec& spec, const StepDecision& decision) {
+  if (decision.factors.empty() || decision.factors.size() == ClipUnits(spec)) return OkStatus();
   return Error(ErrorCode::kInternal,
                "the lead answered with {} clip factors, job '{}' has {} units",
-               decision.factors.size(), spec().name, ClipUnits(spec()));
+               decision.factors.size(), spec.name, ClipUnits(spec));
 }
+
+}  // namespace
 
 void JobImpl::OnDecision(uint64_t step, const StatusOr<StepDecision>& decision) {
   JobEffects effects;
@@ -28,7 +28,7 @@ void JobImpl::OnDecision(uint64_t step, const StatusOr<StepDecision>& decision) 
     MutexLock lock(mutex_);
     if (!shutdown_.ok() || gate_.step() != step) return;
     if (gate_.phase() != StepGate::Phase::kReporting) return;
-    const Status status = decision.ok() ? CheckDecision(*decision) : decision.status();
+    const Status status = decision.ok() ? CheckDecision(spec(), *decision) : decision.status();
     if (status.ok()) {
       CarryOut(*decision, &effects);
     } else {
@@ -72,8 +72,10 @@ void JobImpl::SettleAll(const StepDecision& decision, JobEffects* effects) {
   settling_ = {gate_.step(), gate_.loss_scale(), gate_.groups(), decision};
   gate_.Finish(decision);
   made_.finite_steps = decision.finite_steps;
+  const TimePoint now = env_.clock->Now();
+  counters_.pace.Note(now);
   if (counters_.step_begun_at) {
-    const std::chrono::duration<double> took = env_.clock->Now() - *counters_.step_begun_at;
+    const std::chrono::duration<double> took = now - *counters_.step_begun_at;
     counters_.last_step_seconds = took.count();
     counters_.step_begun_at.reset();
   }
@@ -132,6 +134,7 @@ void JobImpl::EndSettle(JobShard& shard, const UpdateResult& result, JobEffects*
     rank.session->board().SetPublished(shard.index, published_[shard.index]);
     effects->FlushBoard(rank.session);
   }
+  NoteMoved(effects);
   Advance(shard, effects);
 }
 
@@ -156,6 +159,7 @@ void JobImpl::PublishBoards(JobEffects* effects) {
     rank.session->board().SetPublished(published_);
     effects->FlushBoard(rank.session);
   }
+  NoteMoved(effects);
 }
 
 }  // namespace luwu

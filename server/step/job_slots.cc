@@ -3,6 +3,7 @@
 #include "common/base/crc32c.h"
 #include "common/base/log.h"
 #include "server/step/job_impl.h"
+#include "server/step/slot_check.h"
 
 namespace luwu {
 
@@ -27,14 +28,14 @@ Status JobImpl::ReceiveSlot(Session& session, uint32_t slot, JobEffects* effects
   // A late doorbell of the slot's former use, while the worker seals the next one.
   if (!LoadSlotTrailer(bytes.last(kSlotTrailerBytes), &trailer)) return OkStatus();
   RETURN_IF_ERROR(CheckSlotTrailer(trailer));
-  RETURN_IF_ERROR(CheckOrigin(session, trailer));
+  RETURN_IF_ERROR(CheckSlotOrigin(*plan_, session, trailer));
   {
     MutexLock lock(mutex_);
     if (!IsCurrent(session)) return OkStatus();  // fenced, or already at fault
     ASSIGN_OR_RETURN(const bool repeat, IsRepeat(ranks_[session.identity().rank], slot, trailer));
     if (repeat) return OkStatus();
   }
-  RETURN_IF_ERROR(CheckTarget(trailer));
+  RETURN_IF_ERROR(CheckSlotTarget(*plan_, trailer));
   if ((trailer.flags & kSlotPayloadCrc) != 0) {
     const uint64_t first = SlotPayloadOffset(slot_bytes, trailer.payload_bytes);
     const uint32_t crc = Crc32c(bytes.subspan(first, trailer.payload_bytes));
@@ -50,18 +51,6 @@ Status JobImpl::ReceiveSlot(Session& session, uint32_t slot, JobEffects* effects
   return Accept(trailer, slot, effects);
 }
 
-Status JobImpl::CheckOrigin(const Session& session, const SlotTrailer& trailer) const {
-  if (trailer.epoch != epoch()) {
-    return Error(ErrorCode::kStaleEpoch, "a slot of job epoch {:#x}; job '{}' has epoch {:#x}",
-                 trailer.epoch, spec().name, epoch());
-  }
-  if (trailer.rank != session.identity().rank) {
-    return Error(ErrorCode::kPermission, "a slot of rank {} in the session of rank {}",
-                 trailer.rank, session.identity().rank);
-  }
-  return OkStatus();
-}
-
 // A doorbell may ring twice for one use of a slot, and late.
 StatusOr<bool> JobImpl::IsRepeat(const Rank& rank, uint32_t slot, const SlotTrailer& trailer) {
   const uint32_t released = rank.slots.released(slot);
@@ -72,42 +61,6 @@ StatusOr<bool> JobImpl::IsRepeat(const Rank& rank, uint32_t slot, const SlotTrai
                  slot, trailer.slot_sequence, released);
   }
   return trailer.slot_sequence < released || rank.slots.held(slot);
-}
-
-Status JobImpl::CheckTarget(const SlotTrailer& trailer) const {
-  if (trailer.layer >= spec().layers.size()) {
-    return Error(ErrorCode::kInvalidArgument, "a gradient of layer {}; the job has {} layers",
-                 trailer.layer, spec().layers.size());
-  }
-  const LayerSpec& layer = spec().layers[trailer.layer];
-  const std::optional<uint32_t> index = plan_->map.IndexOf(trailer.layer, trailer.shard);
-  if (trailer.shard != kAllShards && !index) {
-    return Error(ErrorCode::kInvalidArgument,
-                 "a gradient of shard {} of layer {} '{}', which node '{}' does not own",
-                 trailer.shard, trailer.layer, layer.name, self().name);
-  }
-  if (!layer.trainable()) {
-    return Error(ErrorCode::kInvalidArgument, "a gradient of layer {} '{}', which is frozen",
-                 trailer.layer, layer.name);
-  }
-  if ((trailer.flags & kSlotNoPayload) != 0) return OkStatus();
-  if (trailer.dtype != static_cast<uint8_t>(spec().gradient_dtype)) {
-    return Error(ErrorCode::kInvalidArgument,
-                 "a gradient of layer {} '{}' with element type {}; the job's gradients are {}",
-                 trailer.layer, layer.name, trailer.dtype, DTypeName(spec().gradient_dtype));
-  }
-  const uint64_t expected =
-      plan_->map.shards()[*index].elements * DTypeBytes(spec().gradient_dtype);
-  if (trailer.payload_bytes != expected) {
-    return Error(ErrorCode::kInvalidArgument,
-                 "a gradient of layer {} '{}' shard {} with {} bytes; the shard has {}",
-                 trailer.layer, layer.name, trailer.shard, trailer.payload_bytes, expected);
-  }
-  if (trailer.micro_step >= kMicroStepMax) {
-    return Error(ErrorCode::kInvalidArgument, "micro-step {}; a step has at most {}",
-                 trailer.micro_step, kMicroStepMax);
-  }
-  return OkStatus();
 }
 
 Status JobImpl::Accept(const SlotTrailer& trailer, uint32_t slot, JobEffects* effects) {

@@ -2,6 +2,21 @@
 #include "server/step/job_impl.h"
 
 namespace luwu {
+namespace {
+
+void FillWindow(const JobSpec& spec, const ShardMap& map, const ServedCopies& weights,
+                TierSnapshot* out) {
+  out->window_slots = map.window_slots();
+  out->window_slot_bytes = map.window_slot_bytes();
+  for (uint32_t i = 0; i < map.shard_count(); ++i) {
+    const bool trainable = spec.layers[map.shards()[i].layer].trainable();
+    out->window_copies += trainable ? 2 : 1;
+    if (trainable) out->window_version_bytes += weights.PayloadBytes(i);
+  }
+  out->window = weights.counters();
+}
+
+}  // namespace
 
 JobSnapshot JobImpl::Snapshot() const {
   MutexLock lock(mutex_);
@@ -10,6 +25,7 @@ JobSnapshot JobImpl::Snapshot() const {
   out.name = spec().name;
   out.epoch = epoch();
   out.state = state_;
+  out.failure = failure_;
   out.current_step = gate_.step();
   if (gate_.last()) out.last_outcome = gate_.last()->decision.outcome;
   if (state_ == JobState::kFailed) out.last_outcome = Outcome::kFailed;
@@ -40,7 +56,10 @@ JobSnapshot JobImpl::Snapshot() const {
                .buffer_bytes = plan.buffer_bytes,
                .spill = store_->counters(),
                .point_written_bytes = points_ == nullptr ? 0 : points_->written_bytes(),
-               .last_step_seconds = counters_.last_step_seconds};
+               .last_step_seconds = counters_.last_step_seconds,
+               .mean_step_seconds = counters_.pace.mean_seconds(),
+               .timed_steps = counters_.pace.steps()};
+  if (plan_->map.has_window()) FillWindow(spec(), plan_->map, *weights_, &out.tiers);
   for (const Rank& rank : ranks_) {
     out.parked_slots += rank.slots.held_count() - rank.slots.pinned_count();
     if (rank.session == nullptr || rank.closed) continue;

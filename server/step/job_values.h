@@ -9,6 +9,7 @@
 
 #include "common/tensor/job_spec.h"
 #include "server/step/step_reporter.h"
+#include "server/store/served_copies.h"
 #include "server/store/state_store.h"
 
 namespace luwu {
@@ -53,12 +54,21 @@ struct TierSnapshot {
   SpillCounters spill;
   uint64_t point_written_bytes = 0;  // of resident state, for points
   double last_step_seconds = 0;      // from the first worker's begin to the decision
+  double mean_step_seconds = 0;      // StepPace
+  uint64_t timed_steps = 0;          // StepPace
+  // Served copies that are not all in memory; zeros when they are.
+  uint32_t window_slots = 0;
+  uint64_t window_slot_bytes = 0;
+  uint64_t window_copies = 0;
+  uint64_t window_version_bytes = 0;  // of one version of all trainable shards
+  WindowCounters window = {};
 };
 
 struct JobSnapshot {
   std::string name;
   uint64_t epoch = 0;
   JobState state = JobState::kLoading;
+  std::string failure;  // why it is kFailed
   uint64_t current_step = 0;
   Outcome last_outcome = Outcome::kUnspecified;
   uint64_t skipped_steps = 0;

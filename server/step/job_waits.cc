@@ -230,6 +230,7 @@ void JobImpl::Shutdown(const Status& why) {
     to_close.swap(to_close_);
   }
   effects.Run();
+  weights_->Cancel();
   for (const auto& session : to_close) session->CloseLink();
   env_.sessions->Sweep();
 }

@@ -34,7 +34,7 @@ StatusOr<std::unique_ptr<PointMaker>> PointMaker::Create(
 
 PointMaker::~PointMaker() { Stop(); }
 
-void PointMaker::Start(const ServedWeights* weights, Hooks hooks) {
+void PointMaker::Start(const ServedCopies* weights, Hooks hooks) {
   weights_ = weights;
   hooks_ = std::move(hooks);
   thread_ = std::thread([this] { Loop(); });

@@ -26,7 +26,7 @@
 #include "common/wire/shard_map.h"
 #include "server/persist/job_storage.h"
 #include "server/store/residency_plan.h"
-#include "server/store/served_weights.h"
+#include "server/store/served_copies.h"
 #include "server/store/state_shape.h"
 #include "server/store/state_store.h"
 
@@ -56,7 +56,7 @@ class PointMaker {
   explicit PointMaker(Private) {}
   ~PointMaker();
 
-  void Start(const ServedWeights* weights, Hooks hooks) LUWU_EXCLUDES(mutex_);
+  void Start(const ServedCopies* weights, Hooks hooks) LUWU_EXCLUDES(mutex_);
   // Items that have not been looked at stay pinned: the job ends with it.
   void Stop() LUWU_EXCLUDES(mutex_);
 
@@ -102,7 +102,7 @@ class PointMaker {
   persist::SyncLevel level_ = persist::SyncLevel::kSynced;
   uint64_t buffer_bytes_ = 0;
   Mapping memory_;
-  const ServedWeights* weights_ = nullptr;
+  const ServedCopies* weights_ = nullptr;
   Hooks hooks_;
   std::thread thread_;
 

@@ -36,7 +36,7 @@ const std::byte* BytesOf(const float* values) { return std::as_bytes(std::span(v
 }  // namespace
 
 ShardUpdater::ShardUpdater(const JobSpec& spec, const ShardMap& map, StateStore* store,
-                           ServedWeights* weights)
+                           ServedCopies* weights)
     : spec_(spec),
       map_(map),
       store_(store),
@@ -128,34 +128,39 @@ UpdateResult ShardUpdater::Hold(const UpdateRequest& request) const {
 UpdateResult ShardUpdater::Update(const UpdateRequest& request) const {
   const uint64_t version = request.step + 1;
   const uint64_t served_bytes = DTypeBytes(spec_.served_dtype);
-  const ShardState state = store_->Acquire(request.index);  // stage: load state
-  weights_->Invalidate(request.index, version);
-  const std::byte* former = weights_->Payload(request.index, request.step);
-  std::byte* served = weights_->Payload(request.index, version);
+  UpdateResult result;
+  const StatusOr<std::byte*> served = weights_->Begin(request.index, version);
+  if (!served.ok()) {
+    result.status = served.status();
+    return result;
+  }
+  const Buffers buffers = {store_->Acquire(request.index), *served};  // stage: load state
   if (request.decision == nullptr) {
     for (UnitSum& squares : request.squares) squares.sum = ExactSum();
   }
 
-  UpdateResult result;  // stage: update
+  // stage: update
   ForEachBlock(segments_[request.index], [&](const Segment& segment, uint64_t at, uint64_t count) {
-    const ByteSpan block(served + at * served_bytes, count * served_bytes);
     if (!segment.trainable) {
-      std::memcpy(block.data(), former + at * served_bytes, block.size());
-    } else if (!TakeOutcome(request, segment, at, UpdateBlock(request, state, segment, at, count),
+      CarryBlock(request, buffers, at, count);
+    } else if (!TakeOutcome(request, segment, at, UpdateBlock(request, buffers, segment, at, count),
                             &result)) {
       return false;
     }
+    const ConstByteSpan block(*served + at * served_bytes, count * served_bytes);
     result.served_crc32c = Crc32c(block, result.served_crc32c);
     return true;
   });
   if (!result.non_finite.empty()) {
     store_->Drop(request.index);
+    weights_->Abandon(request.index, version);
     return result;
   }
-  if (state.served != nullptr) {
-    std::memcpy(state.served, served, weights_->PayloadBytes(request.index));
+  if (buffers.state.served != nullptr) {
+    std::memcpy(buffers.state.served, *served, weights_->PayloadBytes(request.index));
   }
   store_->Release(request.index);  // stage: store state
+  weights_->Finish(request.index, version);
   return result;
 }
 
@@ -171,9 +176,9 @@ optim::UpdateOutcome ShardUpdater::HoldBlock(const UpdateRequest& request, const
   return optim::HoldSum(range);
 }
 
-optim::UpdateOutcome ShardUpdater::UpdateBlock(const UpdateRequest& request,
-                                               const ShardState& state, const Segment& segment,
-                                               uint64_t first, uint64_t count) const {
+optim::UpdateOutcome ShardUpdater::UpdateBlock(const UpdateRequest& request, const Buffers& buffers,
+                                               const Segment& segment, uint64_t first,
+                                               uint64_t count) const {
   optim::UpdateRange range;
   range.first = first;
   range.count = count;
@@ -182,16 +187,28 @@ optim::UpdateOutcome ShardUpdater::UpdateBlock(const UpdateRequest& request,
   range.job_element = job_elements_[request.index] + first;
   range.gradients = GradientsAt(request, first);
   range.gradient_scale = ScaleOf(request, segment);
-  range.in = state.current;
-  range.out = state.next;
-  range.served_in = weights_->Payload(request.index, request.step);
-  range.served = weights_->Payload(request.index, request.step + 1);
+  range.in = buffers.state.current;
+  range.out = buffers.state.next;
+  range.served_in = masters_in_served_ ? weights_->Payload(request.index, request.step) : nullptr;
+  range.served = buffers.served;
   range.served_dtype = spec_.served_dtype;
   if (request.decision == nullptr && request.held != nullptr) {
     range.held = request.held + first * DTypeBytes(spec_.held_dtype);
     range.held_dtype = spec_.held_dtype;
   }
   return optim::ApplyUpdate(spec_.optimizer, request.groups[segment.group], request.applied, range);
+}
+
+void ShardUpdater::CarryBlock(const UpdateRequest& request, const Buffers& buffers, uint64_t first,
+                              uint64_t count) const {
+  const uint64_t width = DTypeBytes(spec_.served_dtype);
+  std::byte* const target = buffers.served + first * width;
+  if (const std::byte* former = weights_->Payload(request.index, request.step)) {
+    std::memcpy(target, former + first * width, count * width);
+    return;
+  }
+  const std::byte* masters = buffers.state.current.data[0] + first * sizeof(float);
+  ConvertElements(DType::kFloat32, masters, spec_.served_dtype, target, count);
 }
 
 bool ShardUpdater::TakeOutcome(const UpdateRequest& request, const Segment& segment, uint64_t first,
@@ -253,7 +270,7 @@ Status ShardUpdater::LoadMasters(uint32_t index, uint64_t first,
   if (!trainable(index)) {  // fp32 in any job
     std::memcpy(state.current.data[0] + first * sizeof(float), values.data(), values.size_bytes());
   } else {
-    if (masters_in_served_) weights_->Invalidate(index, 0);
+    if (masters_in_served_) RETURN_IF_ERROR(weights_->Begin(index, 0).status());
     const Segment& any = segments_[index].front();  // masters have no blocks
     optim::WriteMasters(spec_.optimizer, RangeOf(index, state.current, any, first, values.size()),
                         values.data());
@@ -292,18 +309,18 @@ Status ShardUpdater::LoadState(uint32_t index, uint32_t array, uint64_t first,
 Status ShardUpdater::PublishLoaded(uint32_t index, uint64_t version) const {
   const uint64_t served_bytes = weights_->PayloadBytes(index);
   RETURN_IF_ERROR(store_->Open(index));
-  const ShardState state = store_->Acquire(index);
-  weights_->Invalidate(index, 0);
+  // Masters were loaded beside the buffer of even versions.
+  ASSIGN_OR_RETURN(std::byte* const served, weights_->Begin(index, 0));
+  const Buffers buffers = {store_->Acquire(index), served};
   ForEachBlock(segments_[index], [&](const Segment& segment, uint64_t at, uint64_t count) {
-    InitBlock(index, state, segment, at, count);
+    InitBlock(index, buffers, segment, at, count);
     return true;
   });
-  const std::byte* served = weights_->Payload(index, 0);
-  if (state.served != nullptr) std::memcpy(state.served, served, served_bytes);
+  if (buffers.state.served != nullptr) std::memcpy(buffers.state.served, served, served_bytes);
   store_->Keep(index);
-  // Masters were loaded beside the buffer of even versions.
-  const uint32_t crc =
-      version % 2 == 1 ? weights_->CopyToNext(index, version - 1) : Crc32c({served, served_bytes});
+  const uint32_t crc = Crc32c({served, served_bytes});
+  weights_->Finish(index, 0);
+  if (version % 2 == 1) weights_->CopyToNext(index, version - 1);
   weights_->Publish(index, version, crc);
   return OkStatus();
 }
@@ -311,42 +328,48 @@ Status ShardUpdater::PublishLoaded(uint32_t index, uint64_t version) const {
 Status ShardUpdater::PublishInitial(uint32_t index) const {
   const uint64_t served_bytes = DTypeBytes(spec_.served_dtype);
   RETURN_IF_ERROR(store_->Open(index));
-  const ShardState state = store_->Acquire(index);
-  weights_->Invalidate(index, 0);
-  const std::byte* served = weights_->Payload(index, 0);
+  ASSIGN_OR_RETURN(std::byte* const served, weights_->Begin(index, 0));
+  const Buffers buffers = {store_->Acquire(index), served};
   uint32_t crc = 0;
   ForEachBlock(segments_[index], [&](const Segment& segment, uint64_t at, uint64_t count) {
-    InitBlock(index, state, segment, at, count);
-    InitMoments(index, state, segment, at, count);
+    InitBlock(index, buffers, segment, at, count);
+    InitMoments(index, buffers.state, segment, at, count);
     crc = Crc32c({served + at * served_bytes, count * served_bytes}, crc);
     return true;
   });
-  if (state.served != nullptr) std::memcpy(state.served, served, weights_->PayloadBytes(index));
+  if (buffers.state.served != nullptr) {
+    std::memcpy(buffers.state.served, served, weights_->PayloadBytes(index));
+  }
   store_->Keep(index);
+  weights_->Finish(index, 0);
   weights_->Publish(index, 0, crc);
   return OkStatus();
 }
 
-void ShardUpdater::PublishRestored(uint32_t index, uint64_t version,
-                                   const optim::StateArrays& state, const std::byte* served) const {
+Status ShardUpdater::PublishRestored(uint32_t index, uint64_t version,
+                                     const optim::StateArrays& state,
+                                     const std::byte* served) const {
   if (!trainable(index)) version = 0;
-  weights_->Invalidate(index, version);
-  std::byte* const payload = weights_->Payload(index, version);
+  ASSIGN_OR_RETURN(std::byte* const payload, weights_->Begin(index, version));
   if (masters_in_served_ && trainable(index)) {
     std::memcpy(payload, served, weights_->PayloadBytes(index));
   } else {
     ConvertElements(DType::kFloat32, state.data[0], spec_.served_dtype, payload,
                     map_.shards()[index].elements);
   }
-  weights_->Publish(index, version, Crc32c({payload, weights_->PayloadBytes(index)}));
+  const uint32_t crc = Crc32c({payload, weights_->PayloadBytes(index)});
+  weights_->Finish(index, version);
+  weights_->Publish(index, version, crc);
+  return OkStatus();
 }
 
-void ShardUpdater::InitBlock(uint32_t index, const ShardState& state, const Segment& segment,
+void ShardUpdater::InitBlock(uint32_t index, const Buffers& buffers, const Segment& segment,
                              uint64_t first, uint64_t count) const {
+  const ShardState& state = buffers.state;
   const bool split = masters_in_served_ && trainable(index);
   const uint64_t master_bytes = split ? sizeof(uint16_t) : sizeof(float);
   std::byte* masters = state.current.data[0] + first * master_bytes;
-  std::byte* served = weights_->Payload(index, 0) + first * DTypeBytes(spec_.served_dtype);
+  std::byte* served = buffers.served + first * DTypeBytes(spec_.served_dtype);
   if (segment.tensor == kNoTensor) {
     std::memset(masters, 0, count * master_bytes);
     if (split) std::memset(served, 0, count * DTypeBytes(spec_.served_dtype));

@@ -21,7 +21,7 @@
 #include "server/step/shard_segments.h"
 #include "server/step/state_values.h"
 #include "server/step/step_reporter.h"
-#include "server/store/served_weights.h"
+#include "server/store/served_copies.h"
 #include "server/store/state_store.h"
 
 namespace luwu {
@@ -68,6 +68,7 @@ struct UpdateRequest {
 };
 
 struct UpdateResult {
+  Status status;           // not OK: the job ends, and nothing was computed
   std::string non_finite;  // empty, or what is not finite and whose it is, in words
   uint32_t served_crc32c = 0;
 };
@@ -75,7 +76,7 @@ struct UpdateResult {
 class ShardUpdater {
  public:
   // All outlive the updater; `spec` is validated.
-  ShardUpdater(const JobSpec& spec, const ShardMap& map, StateStore* store, ServedWeights* weights);
+  ShardUpdater(const JobSpec& spec, const ShardMap& map, StateStore* store, ServedCopies* weights);
 
   std::optional<NonFiniteNote> Fold(const FoldRequest& request) const;
   // Sum and sources into the held buffer, with their norms.
@@ -103,8 +104,8 @@ class ShardUpdater {
   Status PublishLoaded(uint32_t index, uint64_t version) const;
   // `version` (or the one version of a frozen shard) from state that was stored; `served` is what
   // was stored of the served copy, of split masters only. Seals its header.
-  void PublishRestored(uint32_t index, uint64_t version, const optim::StateArrays& state,
-                       const std::byte* served) const;
+  Status PublishRestored(uint32_t index, uint64_t version, const optim::StateArrays& state,
+                         const std::byte* served) const;
   // Elements [first, first + out.size()) of an array, in fp32.
   void ReadState(const StateView& view, uint64_t first, std::span<float> out) const;
 
@@ -124,8 +125,16 @@ class ShardUpdater {
                                                      uint64_t element) const;
   optim::UpdateOutcome HoldBlock(const UpdateRequest& request, const Segment& segment,
                                  uint64_t first, uint64_t count) const;
-  optim::UpdateOutcome UpdateBlock(const UpdateRequest& request, const ShardState& state,
+  // Where one update reads and writes.
+  struct Buffers {
+    ShardState state;
+    std::byte* served = nullptr;
+  };
+  optim::UpdateOutcome UpdateBlock(const UpdateRequest& request, const Buffers& buffers,
                                    const Segment& segment, uint64_t first, uint64_t count) const;
+  // Of a tensor that is frozen in a layer that is not.
+  void CarryBlock(const UpdateRequest& request, const Buffers& buffers, uint64_t first,
+                  uint64_t count) const;
   // False when the block is not finite; `result` says so then.
   bool TakeOutcome(const UpdateRequest& request, const Segment& segment, uint64_t first,
                    const optim::UpdateOutcome& outcome, UpdateResult* result) const;
@@ -133,7 +142,7 @@ class ShardUpdater {
                                 uint64_t element) const;
   optim::StateRange RangeOf(uint32_t index, const optim::StateArrays& state, const Segment& segment,
                             uint64_t first, uint64_t count) const;
-  void InitBlock(uint32_t index, const ShardState& state, const Segment& segment, uint64_t first,
+  void InitBlock(uint32_t index, const Buffers& buffers, const Segment& segment, uint64_t first,
                  uint64_t count) const;
   void InitMoments(uint32_t index, const ShardState& state, const Segment& segment, uint64_t first,
                    uint64_t count) const;
@@ -141,7 +150,7 @@ class ShardUpdater {
   const JobSpec& spec_;
   const ShardMap& map_;
   StateStore* const store_;
-  ServedWeights* const weights_;
+  ServedCopies* const weights_;
   const bool masters_in_served_;                // the split format
   std::vector<std::vector<Segment>> segments_;  // by local shard
   std::vector<uint64_t> job_elements_;          // job-wide number of the first, by local shard

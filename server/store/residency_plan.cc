@@ -69,9 +69,8 @@ std::optional<ResidencyPlan> PlanResidency(const JobSpec& spec, const ShardMap& 
   all.buffer_bytes = LargestBuffer(spec, map);
   all.point_buffers = limits.can_spill ? kPointBuffers : 0;
   Choose(spec, map, std::nullopt, &all);
-  if (!limits.can_spill || all.resident_bytes + all.staging_bytes() <= limits.room_bytes) {
-    return all;
-  }
+  const bool fits = all.resident_bytes + all.staging_bytes() <= limits.room_bytes;
+  if (!limits.can_spill || (fits && !map.has_window())) return all;
   if (LeastRoomBytes(spec, map) > limits.room_bytes) return std::nullopt;
   ResidencyPlan plan;
   plan.buffer_bytes = all.buffer_bytes;
@@ -80,7 +79,8 @@ std::optional<ResidencyPlan> PlanResidency(const JobSpec& spec, const ShardMap& 
   const uint64_t affordable = limits.room_bytes / kStagingShare / plan.buffer_bytes;
   plan.buffers =
       static_cast<uint32_t>(std::max<uint64_t>(kBuffersMin, std::min(wanted, affordable)));
-  Choose(spec, map, limits.room_bytes - std::min(limits.room_bytes, plan.staging_bytes()), &plan);
+  const uint64_t room = limits.room_bytes - std::min(limits.room_bytes, plan.staging_bytes());
+  Choose(spec, map, map.has_window() ? 0 : room, &plan);
   return plan;
 }
 
@@ -97,6 +97,9 @@ uint64_t StoredBytesMax(const JobSpec& spec, const ShardMap& map, const Residenc
     // Without points of its own a job still keeps the one that a checkpoint has made.
     if (!plan.resident[i] && trains && spec.durable_every != 1) copies = 3;
     bytes += copies * StoredBytes(ShapeOf(spec, map.shards()[i]));
+    if (!map.has_window()) continue;
+    const uint64_t served = map.shards()[i].elements * DTypeBytes(spec.served_dtype);
+    bytes += (trains ? 2 : 1) * AlignUp(served, persist::kIoAlignment);
   }
   return bytes;
 }

@@ -3,7 +3,7 @@
 // spread evenly over the model so that disk and memory work at the same time. Frozen shards, which
 // no update reads, go to disk first.
 //
-// Pure function.
+// Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -34,14 +34,15 @@ struct ResidencyLimits {
 };
 
 // Nothing when not even the fewest buffers have room. Without `can_spill` everything is resident,
-// whether it has room or not.
+// whether it has room or not. Nothing is resident of a job with a window on its served copies,
+// which save more bytes in the same memory.
 std::optional<ResidencyPlan> PlanResidency(const JobSpec& spec, const ShardMap& map,
                                            const ResidencyLimits& limits);
 // The least room that a plan which spills needs.
 uint64_t LeastRoomBytes(const JobSpec& spec, const ShardMap& map);
 
 // The most that a job has on disk, checkpoints not counted: what is current, what is being written,
-// and a point apart from both.
+// and a point apart from both; and with a window the served copies of two versions.
 uint64_t StoredBytesMax(const JobSpec& spec, const ShardMap& map, const ResidencyPlan& plan);
 
 }  // namespace luwu

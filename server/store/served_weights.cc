@@ -1,31 +1,19 @@
 #include "server/store/served_weights.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <limits>
 
 #include "common/base/bytes.h"
 #include "common/base/crc32c.h"
 #include "common/wire/shard_header.h"
+#include "server/store/served_header.h"
 
 namespace luwu {
 namespace {
 
 constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kNoVersion = std::numeric_limits<uint64_t>::max();
-
-// Readers in other processes look at the header at any time. The exchange keeps payload stores that
-// come before it before it, and those that come after it after it.
-void StoreHeader(std::byte* target, const ShardHeader& header) {
-  uint64_t words[sizeof(header) / 8];
-  std::memcpy(words, &header, sizeof(header));
-  for (const uint64_t value : words) {
-    auto* word = reinterpret_cast<uint64_t*>(target);
-    std::atomic_ref<uint64_t>(*word).exchange(value, std::memory_order_acq_rel);
-    target += sizeof(value);
-  }
-}
 
 }  // namespace
 
@@ -51,8 +39,9 @@ uint64_t ServedWeights::PayloadBytes(uint32_t index) const {
   return map_.shards()[index].elements * DTypeBytes(spec_.served_dtype);
 }
 
-void ServedWeights::Invalidate(uint32_t index, uint64_t version) {
+StatusOr<std::byte*> ServedWeights::Begin(uint32_t index, uint64_t version) {
   WriteHeader(index, version, kNoVersion, 0);
+  return Payload(index, version);
 }
 
 void ServedWeights::Publish(uint32_t index, uint64_t version, uint32_t payload_crc32c) {
@@ -60,7 +49,7 @@ void ServedWeights::Publish(uint32_t index, uint64_t version, uint32_t payload_c
 }
 
 uint32_t ServedWeights::CopyToNext(uint32_t index, uint64_t version) {
-  Invalidate(index, version + 1);
+  WriteHeader(index, version + 1, kNoVersion, 0);
   const ConstByteSpan source(Payload(index, version), PayloadBytes(index));
   std::memcpy(Payload(index, version + 1), source.data(), source.size());
   return Crc32c(source);

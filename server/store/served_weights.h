@@ -1,10 +1,5 @@
-// The weights region of a job on this node: what workers read with one-sided reads. Each trainable
-// shard has two buffers, used by even and odd versions in turn; a frozen one has a single buffer.
-//
-// Writing a new version: Invalidate takes the old header away, the payload is written, Publish
-// seals the header of the new version. Only then may the board announce it.
-//
-// Threads: any; calls for one shard are made by one thread at a time.
+// Served copies that are all in memory: each has its buffer in the weights region. Begin takes the
+// old header away, Publish seals that of the new version.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +9,11 @@
 #include "common/tensor/job_spec.h"
 #include "common/transport/region.h"
 #include "common/wire/shard_map.h"
+#include "server/store/served_copies.h"
 
 namespace luwu {
 
-class ServedWeights {
+class ServedWeights final : public ServedCopies {
  public:
   // Bytes of the region; at least a page, since there is no empty region.
   static uint64_t BytesFor(const ShardMap& map);
@@ -28,16 +24,15 @@ class ServedWeights {
   ServedWeights(Private, const JobSpec& spec, const ShardMap& map, uint64_t epoch)
       : spec_(spec), map_(map), epoch_(epoch) {}
 
-  std::shared_ptr<transport::LocalRegion> region() const { return region_; }
-
-  std::byte* Payload(uint32_t index, uint64_t version) const;
-  uint64_t PayloadBytes(uint32_t index) const;
+  std::shared_ptr<transport::LocalRegion> region() const override { return region_; }
+  uint64_t PayloadBytes(uint32_t index) const override;
+  std::byte* Payload(uint32_t index, uint64_t version) const override;
   // Whoever still reads this buffer finds that its version is gone.
-  void Invalidate(uint32_t index, uint64_t version);
-  void Publish(uint32_t index, uint64_t version, uint32_t payload_crc32c);
-  // Copies the bytes of `version` into the buffer of `version + 1`; returns their CRC32C. Leaves
-  // that buffer invalid until Publish.
-  uint32_t CopyToNext(uint32_t index, uint64_t version);
+  StatusOr<std::byte*> Begin(uint32_t index, uint64_t version) override;
+  void Finish(uint32_t /*index*/, uint64_t /*version*/) override {}
+  void Abandon(uint32_t /*index*/, uint64_t /*version*/) override {}
+  uint32_t CopyToNext(uint32_t index, uint64_t version) override;
+  void Publish(uint32_t index, uint64_t version, uint32_t payload_crc32c) override;
 
  private:
   void WriteHeader(uint32_t index, uint64_t version_of_buffer, uint64_t version, uint32_t crc);

@@ -13,18 +13,23 @@
 #include "common/base/sync.h"
 #include "common/transport/transport.h"
 #include "common/wire/board.h"
+#include "common/wire/window.h"
 
 namespace luwu::fakes {
 
 class FakeBoard {
  public:
-  FakeBoard(uint32_t slots, uint64_t shards)
-      : slots_(slots), words_(BoardBytes(slots, shards) / 4) {}
+  FakeBoard(uint32_t slots, uint64_t shards, bool window = false)
+      : slots_(slots), shards_(shards), words_(BoardBytes(slots, shards, window) / 4) {}
 
   ByteSpan span() { return std::as_writable_bytes(std::span(words_)); }
 
   uint32_t released(uint32_t slot) { return Load32(BoardReleasedOffset() + 4 * slot); }
   uint64_t published(uint64_t shard) { return Load64(BoardPublishedOffset(slots_) + 8 * shard); }
+  WindowPlace place(uint64_t shard, uint64_t version) {
+    return WindowPlace::Of(
+        Load64(BoardPlacesOffset(slots_, shards_) + 16 * shard + version % 2 * 8));
+  }
   uint32_t magic() { return Load32(offsetof(BoardHeader, magic)); }
   uint64_t epoch() { return Load64(offsetof(BoardHeader, epoch)); }
   uint64_t current_step() { return Load64(offsetof(BoardHeader, current_step)); }
@@ -70,6 +75,7 @@ class FakeBoard {
   uint64_t Load64(uint64_t offset) { return Load32(offset) | uint64_t{Load32(offset + 4)} << 32; }
 
   const uint32_t slots_;
+  const uint64_t shards_;
   alignas(64) std::vector<uint32_t> words_;
   Mutex mutex_;
   CondVar rung_;

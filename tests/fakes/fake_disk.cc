@@ -47,6 +47,13 @@ class FakeFile final : public persist::BlockFile {
     content_->unsynced.push_back({end, {}});
     return 0;
   }
+  int Truncate(uint64_t size) override {
+    if (const int error = disk_->Check(FakeDisk::Op::kAllocate, path_); error != 0) return -error;
+    const MutexLock lock(disk_->mutex_);
+    content_->size = size;
+    content_->durable_size = std::min(content_->durable_size, size);
+    return 0;
+  }
   int Sync() override {
     if (const int error = disk_->Check(FakeDisk::Op::kSync, path_); error != 0) return -error;
     const MutexLock lock(disk_->mutex_);
@@ -119,6 +126,17 @@ void FakeDisk::LosePower(std::mt19937_64* random) {
     content->blocks = content->durable_blocks;
     content->size = content->durable_size;
   }
+  for (const auto& [folder, changes] : changes_) {
+    const uint64_t lost = (*random)() % (changes.size() + 1);
+    for (uint64_t i = 0; i < lost; ++i) {
+      const Change& change = changes[changes.size() - 1 - i];
+      if (change.before == nullptr)
+        files_.erase(change.path);
+      else
+        files_[change.path] = change.before;
+    }
+  }
+  changes_.clear();
 }
 
 std::vector<std::string> FakeDisk::Paths() const {
@@ -150,7 +168,10 @@ persist::OpenedFile FakeDisk::Open(const std::string& path) {
   if (opened.error != 0) return opened;
   const MutexLock lock(mutex_);
   std::shared_ptr<Content>& content = files_[path];
-  if (content == nullptr) content = std::make_shared<Content>();
+  if (content == nullptr) {
+    content = std::make_shared<Content>();
+    changes_[path.substr(0, path.rfind('/'))].push_back({path, nullptr});
+  }
   opened.file = std::make_unique<FakeFile>(this, path, content);
   opened.direct = true;
   return opened;
@@ -159,16 +180,26 @@ persist::OpenedFile FakeDisk::Open(const std::string& path) {
 int FakeDisk::Remove(const std::string& path) {
   if (const int error = Check(Op::kRemove, path); error != 0) return -error;
   const MutexLock lock(mutex_);
-  files_.erase(path);
+  const auto found = files_.find(path);
+  if (found == files_.end()) return 0;
+  changes_[path.substr(0, path.rfind('/'))].push_back({path, found->second});
+  files_.erase(found);
   return 0;
 }
 
-int FakeDisk::SyncDirectory(const std::string& path) { return -Check(Op::kSync, path); }
+int FakeDisk::SyncDirectory(const std::string& path) {
+  if (const int error = Check(Op::kSync, path); error != 0) return -error;
+  const MutexLock lock(mutex_);
+  changes_.erase(path);
+  return 0;
+}
 
 uint64_t FakeDisk::FreeBytes(const std::string&) {
   const MutexLock lock(mutex_);
   const uint64_t used = UsedBytes();
   return used > capacity_ ? 0 : capacity_ - used;
 }
+
+uint64_t FakeDisk::TotalBytes(const std::string&) { return kTotalBytes; }
 
 }  // namespace luwu::fakes

@@ -1,6 +1,7 @@
 // A disk in memory under the extent engine. It can be full, fail, transfer less than it is asked
 // to, flip bits, and lose what was not synced when the power fails: each unsynced write is then
-// kept, lost, or torn at 512 bytes, in any order.
+// kept, lost, or torn at 512 bytes, in any order; of the files that were made or removed in a
+// folder since it was synced, the last ones are not, or are there again.
 #pragma once
 
 #include <array>
@@ -27,6 +28,8 @@ class FakeDisk final : public persist::BlockFileSystem {
 
   explicit FakeDisk(Power* power = nullptr) : power_(power) {}
 
+  static constexpr uint64_t kTotalBytes = uint64_t{1} << 40;
+  // How much of that there is for us.
   void set_capacity(uint64_t bytes) { capacity_ = bytes; }
   void set_short_transfers(bool on) { short_transfers_ = on; }
   void set_fault(Fault fault);
@@ -40,6 +43,7 @@ class FakeDisk final : public persist::BlockFileSystem {
   int Remove(const std::string& path) override;
   int SyncDirectory(const std::string& path) override;
   uint64_t FreeBytes(const std::string& path) override;
+  uint64_t TotalBytes(const std::string& path) override;
 
  private:
   friend class FakeFile;
@@ -56,16 +60,22 @@ class FakeDisk final : public persist::BlockFileSystem {
     std::vector<Unsynced> unsynced;
   };
 
+  // A file of this name was made (nothing was there) or removed; its folder was not synced.
+  struct Change {
+    std::string path;
+    std::shared_ptr<Content> before;
+  };
   int Check(Op op, const std::string& path);
   static void Put(std::map<uint64_t, Block>* blocks, uint64_t offset, ConstByteSpan data);
   uint64_t UsedBytes() const LUWU_REQUIRES(mutex_);
 
   Power* const power_;
-  std::atomic<uint64_t> capacity_{uint64_t{1} << 40};
+  std::atomic<uint64_t> capacity_{kTotalBytes};
   std::atomic<bool> short_transfers_{false};
   mutable Mutex mutex_;
   Fault fault_ LUWU_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<Content>> files_ LUWU_GUARDED_BY(mutex_);
+  std::map<std::string, std::vector<Change>> changes_ LUWU_GUARDED_BY(mutex_);  // by folder
 };
 
 }  // namespace luwu::fakes

@@ -4,6 +4,7 @@
 // Used by one thread at a time.
 #pragma once
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -12,8 +13,10 @@
 #include "common/base/check.h"
 #include "common/base/crc32c.h"
 #include "common/tensor/dtype.h"
+#include "common/wire/shard_header.h"
 #include "common/wire/shard_map.h"
 #include "common/wire/slot_trailer.h"
+#include "common/wire/window.h"
 #include "server/session/session.h"
 #include "server/session/session_table.h"
 #include "server/step/job.h"
@@ -37,7 +40,8 @@ class FakeWorker {
   FakeWorker(std::shared_ptr<Job> job, SessionTable* table, const WorkerIdentity& identity,
              bool mapped)
       : job_(std::move(job)),
-        board_(job_->spec().slots_per_worker, job_->shard_map().shard_count()),
+        board_(job_->spec().slots_per_worker, job_->shard_map().shard_count(),
+               job_->shard_map().has_window()),
         used_(job_->spec().slots_per_worker) {
     StatusOr<std::shared_ptr<Session>> session = job_->OpenSession(identity);
     open_status_ = session.status();
@@ -156,9 +160,49 @@ class FakeWorker {
     events_->OnDisconnect(why);
   }
 
-  ConstByteSpan weights() const { return weights_->span(); }
+  // A served copy as a worker reads it, payload before header.
+  struct Copy {
+    std::vector<std::byte> payload;
+    ShardHeader header = {};
+  };
+  // Of a version that the board has announced. A copy that is not in memory is asked for, and again
+  // when it has gone before it was read; after 30 s the header is what was read last.
+  Copy ReadCopy(uint32_t index, uint64_t version) {
+    const ShardMap& map = job_->shard_map();
+    if (!map.has_window()) {
+      return Take(index, map.payload_offset(index, version),
+                  ShardMap::header_offset(index, version));
+    }
+    Copy copy;
+    uint64_t gone = 0;
+    board_.WaitFor([&] {
+      const WindowPlace place = board_.place(index, version);
+      if (place.residence == gone) {
+        events_->OnNotify(WantOf(index, version));
+        return false;
+      }
+      LUWU_CHECK(place.slot < map.window_slots(), "a slot of the window");
+      copy = Take(index, map.window_payload_offset(place.slot),
+                  ShardMap::window_header_offset(place.slot));
+      gone = copy.header.residence == place.residence && copy.header.version == version
+                 ? 0
+                 : place.residence;
+      return gone == 0;
+    });
+    return copy;
+  }
 
  private:
+  Copy Take(uint32_t index, uint64_t payload_offset, uint64_t header_offset) {
+    const uint64_t bytes =
+        job_->shard_map().shards()[index].elements * DTypeBytes(job_->spec().served_dtype);
+    const ConstByteSpan payload = weights_->span().subspan(payload_offset, bytes);
+    Copy copy = {{payload.begin(), payload.end()}, {}};
+    std::atomic_thread_fence(std::memory_order_acquire);
+    std::memcpy(&copy.header, weights_->span().data() + header_offset, sizeof(copy.header));
+    return copy;
+  }
+
   const std::shared_ptr<Job> job_;
   FakeBoard board_;
   std::vector<uint32_t> used_;

@@ -1,13 +1,17 @@
 // A file system under RocksDB that can be full, fail, and lose what was not synced when the power
-// fails. Wraps another one, usually RocksDB's in memory.
+// fails: the end of a file, sectors of that end, and the last changes of a folder. Wraps another
+// one, usually RocksDB's in memory.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
+#include <vector>
 
 #include <rocksdb/file_system.h>
 
@@ -27,8 +31,12 @@ class FaultFileSystem final : public rocksdb::FileSystemWrapper {
   const char* Name() const override { return "LuwuFault"; }
 
   void set_fault(Fault fault);
-  // Cuts each file to what was synced of it, or to somewhere between that and what was written.
+  // Cuts each file to what was synced of it, or to somewhere between that and what was written, of
+  // which sectors may be zero. Of what was created, renamed and deleted in a folder since it was
+  // synced, the last is undone, or the last few, or all.
   void LosePower(std::mt19937_64* random);
+  // Names that a loss of power has taken or brought back.
+  uint64_t undone() const { return undone_; }
 
   rocksdb::IOStatus NewWritableFile(const std::string& name, const rocksdb::FileOptions& options,
                                     std::unique_ptr<rocksdb::FSWritableFile>* file,
@@ -42,15 +50,30 @@ class FaultFileSystem final : public rocksdb::FileSystemWrapper {
                                rocksdb::IODebugContext* debug) override;
   rocksdb::IOStatus DeleteFile(const std::string& name, const rocksdb::IOOptions& options,
                                rocksdb::IODebugContext* debug) override;
+  rocksdb::IOStatus NewDirectory(const std::string& name, const rocksdb::IOOptions& options,
+                                 std::unique_ptr<rocksdb::FSDirectory>* folder,
+                                 rocksdb::IODebugContext* debug) override;
 
  private:
   friend class FaultWritable;
   friend class FaultReadable;
+  friend class FaultDirectory;
   struct Sizes {
     uint64_t written = 0;
     uint64_t synced = 0;
   };
+  // A change of a folder that was not synced: what there was under the name before.
+  struct Change {
+    std::string name;
+    std::optional<std::string> before;  // content; nothing: no such file
+    std::string renamed_from;           // empty: not renamed
+  };
   rocksdb::IOStatus Check(Op op, const std::string& name);
+  std::optional<std::string> ContentOf(const std::string& name);
+  void Changed(Change change);
+  void SyncedFolder(const std::string& name);
+  void Undo(const Change& change) LUWU_REQUIRES(mutex_);
+  void Tear(const std::string& name, Sizes* sizes, std::mt19937_64* random) LUWU_REQUIRES(mutex_);
   void Appended(const std::string& name, uint64_t bytes);
   void Synced(const std::string& name);
 
@@ -58,6 +81,8 @@ class FaultFileSystem final : public rocksdb::FileSystemWrapper {
   Mutex mutex_;
   Fault fault_ LUWU_GUARDED_BY(mutex_);
   std::map<std::string, Sizes> sizes_ LUWU_GUARDED_BY(mutex_);
+  std::map<std::string, std::vector<Change>> changes_ LUWU_GUARDED_BY(mutex_);  // by folder
+  std::atomic<uint64_t> undone_{0};
 };
 
 }  // namespace luwu::fakes

@@ -168,6 +168,12 @@ class MemoryStorage final : public persist::JobStorage {
                   [needed = Needed()](const auto& each) { return !needed.contains(each.first); });
     return OkStatus();
   }
+  uint64_t used_bytes() const override {
+    MutexLock lock(mutex_);
+    uint64_t bytes = 0;
+    for (const auto& [place, payload] : payloads_) bytes += payload.size();
+    return bytes;
+  }
   void RefuseWaiting(bool) override {}
   persist::JobRecord record() const override {
     MutexLock lock(mutex_);

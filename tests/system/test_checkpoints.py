@@ -118,7 +118,7 @@ def test_wrong_requests_are_told(cluster):
     assert "already" in checkpoint(cluster, "create", "strict", "one", expect=1)
     assert "no checkpoint 'two'" in checkpoint(cluster, "delete", "strict", "two", expect=1)
     assert "two" in checkpoint(cluster, "restore", "strict", "two", expect=1)
-    assert "letters" in checkpoint(cluster, "create", "strict", "a/b", expect=1)
+    assert "letters" in checkpoint(cluster, "create", "strict", "a/b", expect=2)
     assert "no job" in checkpoint(cluster, "create", "nobody", "one", expect=1)
     trainer.train_until(2)  # nothing of that has disturbed it
     trainer.check()

@@ -61,6 +61,7 @@ def test_one_node_restarts_and_all_go_back_with_it(durable_cluster, victim):
         trainer.train_step()
     assert caught.value.step == 3
     assert "rolled back to step 3" in str(caught.value)
+    assert "optimizer.resume()" in str(caught.value)
     assert trainer.resume() == 3
     trainer.train_until(6)
     trainer.check()

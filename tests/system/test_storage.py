@@ -1,5 +1,6 @@
 """Data directories of real daemons that stop in good order, fill up, or are damaged."""
 
+import shutil
 import subprocess
 import time
 
@@ -155,3 +156,25 @@ def test_a_daemon_that_waits_for_space_ends_at_once_when_it_is_told_to(start_clu
     trainer.train_until(trainer.step + 3)
     trainer.check()
     trainer.close()
+
+
+def test_a_daemon_starts_on_a_full_disk_and_a_job_can_be_deleted_there(
+    start_cluster, small_disk, tmp_path
+):
+    """It used to wait for space before it served anything, and so did the deletion."""
+    (tmp_path / "node0").mkdir()
+    (small_disk / "data").mkdir()
+    (tmp_path / "node0" / "data").symlink_to(small_disk / "data")
+    cluster = start_cluster(nodes=1, storage=True, folder=tmp_path)
+    trainer = Trainer(cluster.endpoints, job_of("full", durability="synced"), Oracle())
+    trainer.train_until(3)
+    trainer.session.close()
+    cluster.kill(0)
+    fill(small_disk / "ballast")
+    cluster.start(0)
+    again = Trainer(cluster.endpoints, job_of("full", durability="synced"), trainer.oracle)
+    assert again.step == 3
+    again.check()
+    again.session.close()
+    luwu.delete_job(cluster.endpoints, "full")
+    assert shutil.disk_usage(small_disk).free > 0

@@ -118,9 +118,11 @@ typedef enum luwu_durability {
 typedef enum luwu_reduction { LUWU_SUM = 1, LUWU_MEAN = 2 } luwu_reduction;
 typedef enum luwu_non_finite { LUWU_NON_FINITE_SKIP = 1, LUWU_NON_FINITE_FAIL = 2 } luwu_non_finite;
 typedef enum luwu_transport {
-  LUWU_TRANSPORT_AUTO = 0, /* shm for a daemon on this host, else tcp */
+  LUWU_TRANSPORT_AUTO =
+      0, /* shm for a daemon on this host, else verbs where both ends can, else tcp */
   LUWU_TRANSPORT_SHM = 1,
-  LUWU_TRANSPORT_TCP = 2
+  LUWU_TRANSPORT_TCP = 2,
+  LUWU_TRANSPORT_VERBS = 3 /* RDMA */
 } luwu_transport;
 typedef enum luwu_outcome { LUWU_APPLIED = 1, LUWU_SKIPPED = 2, LUWU_FAILED = 3 } luwu_outcome;
 /* Moments are the optimizer's state tensors in torch's order: exp_avg, exp_avg_sq, max_exp_avg_sq;
@@ -240,14 +242,19 @@ typedef struct luwu_open_options {
   const luwu_job_spec* job;   /* create or join; copied during the call */
   uint64_t restart_count;     /* higher fences an earlier holder of the rank */
   int32_t transport;          /* luwu_transport */
-  uint32_t tcp_connections;   /* per daemon; 0: default (2) */
+  uint32_t tcp_connections;   /* or RDMA queue pairs (up to 8) per daemon; 0: default (2) */
   uint32_t verify_served_crc; /* payload CRC: 0: of whole shards over tcp; 1: always; 2: never */
   uint32_t timeout_ms;        /* of the whole call; 0: default (30000) */
   const char* fault_plan;     /* tests only: faults injected into the data plane; NULL: none */
   /* How long a node may be out of reach before calls end with LUWU_E_NODE_LOST; a call whose own
    * timeout ends earlier gives LUWU_E_DEADLINE and may be repeated. 0: default (5000). */
   uint32_t node_timeout_ms;
-  uint32_t reserved;
+  /* 1: LUWU_E_JOB_FAILED, with the cause, for a job that accepts no further step: for programs that
+   * mean to train. 0: it is opened, and its masters can be read. */
+  uint32_t must_train;
+  /* How to use RDMA: "device=mlx5_0 port=1 gid_index=3 mtu=4096 mode=event" (or busy); each word
+   * may be left out. NULL or "": all of it is chosen. */
+  const char* rdma;
 } luwu_open_options;
 
 /* Creates or joins the job on every node, opens a session on each, links the data plane, and starts

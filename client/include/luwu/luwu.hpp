@@ -129,6 +129,8 @@ struct Options {
   uint32_t verify_served_crc = 0;
   uint32_t timeout_ms = 0;
   uint32_t node_timeout_ms = 0;
+  bool must_train = false;
+  std::string rdma = {};
   std::string fault_plan = {};
 };
 
@@ -148,6 +150,8 @@ class Session {
     open.verify_served_crc = options.verify_served_crc;
     open.timeout_ms = options.timeout_ms;
     open.node_timeout_ms = options.node_timeout_ms;
+    open.must_train = options.must_train ? 1 : 0;
+    open.rdma = options.rdma.empty() ? nullptr : options.rdma.c_str();
     open.fault_plan = options.fault_plan.empty() ? nullptr : options.fault_plan.c_str();
     check(luwu_session_open(&open, &handle_));
   }

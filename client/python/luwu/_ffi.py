@@ -85,7 +85,8 @@ class COpenOptions(Sized):
         ("struct_size", c_uint32), ("rank", c_uint32), ("endpoints", c_char_p),
         ("job", POINTER(CJobSpec)), ("restart_count", c_uint64), ("transport", c_int32),
         ("tcp_connections", c_uint32), ("verify_served_crc", c_uint32), ("timeout_ms", c_uint32),
-        ("fault_plan", c_char_p), ("node_timeout_ms", c_uint32), ("reserved", c_uint32),
+        ("fault_plan", c_char_p), ("node_timeout_ms", c_uint32), ("must_train", c_uint32),
+        ("rdma", c_char_p),
     ]
 
 

@@ -174,7 +174,8 @@ class JobFailedError(SessionLostError):
 
 
 class RolledBackError(SessionLostError):
-    """The job has gone back to a durable point: open a new session and go on from its current step.
+    """The job has gone back to a durable point: call ``optimizer.resume()`` (with ``luwu.torch``)
+    or ``Session.reopen()``, and go on with the step that it returns.
 
     ``step`` is the step it went back to, ``None`` when that was not known yet.
     """

@@ -22,7 +22,7 @@ from luwu.operations import Operation, milliseconds
 from luwu.optimizers import HyperParameters
 from luwu.specs import DURABILITIES, JobSpec
 
-_TRANSPORTS = {"auto": 0, "shm": 1, "tcp": 2}
+_TRANSPORTS = {"auto": 0, "shm": 1, "tcp": 2, "verbs": 3}
 _VERIFY = {"tcp": 0, "always": 1, "never": 2}
 _QUANTITIES = {"master": 1, "moment1": 2, "moment2": 3, "moment3": 4}
 _DURABILITIES = {number: name for name, number in DURABILITIES.items()}
@@ -87,12 +87,40 @@ def resolved_restart_count(restart_count: int | None) -> int:
     return restart_count
 
 
+def wait(attempt: Callable[[float], Any], timeout_s: float,
+         tell: Callable[[errors.LuwuError, float], None] | None = None) -> Any:
+    """Calls ``attempt(seconds left)`` until it succeeds: daemons that are down come back, and jobs
+    recover. After ``timeout_s`` the last error is raised that says more than that the time was up;
+    errors that waiting cannot cure are raised at once. ``tell`` hears of each failed attempt, with
+    the seconds that are left."""
+    milliseconds(timeout_s)  # says what is wrong with it
+    end = time.monotonic() + timeout_s
+    former: errors.LuwuError | None = None
+    while True:
+        try:
+            return attempt(max(end - time.monotonic(), 0.001))
+        except (errors.JobFailedError, errors.FencedError):
+            raise
+        except (errors.RetryableError, errors.SessionLostError) as error:
+            left_s = end - time.monotonic() - _REOPEN_PAUSE_S
+            cut_short = isinstance(error, errors.DeadlineError) and former is not None
+            if left_s <= 0:
+                if cut_short and former is not None:
+                    raise former from None
+                raise
+            former = former if cut_short else error
+            if tell is not None:
+                tell(error, left_s)
+            time.sleep(_REOPEN_PAUSE_S)
+
+
 class Session:
     """One worker's membership in one job, on all daemons. A context manager; ``close`` ends it.
 
     ``endpoints``: "host:port[,host:port...]" of any daemons, or a list of them. ``restart_count``
     defaults to ``$TORCHELASTIC_RESTART_COUNT``; a higher one fences an earlier holder of the rank.
-    ``transport``: "auto" (shm for a daemon on this host, else tcp), "shm" or "tcp".
+    ``transport``: "auto" (shm for a daemon on this host, else RDMA where both ends can, else
+    tcp), "shm", "tcp" or "verbs" (RDMA); ``rdma`` says how: "device=mlx5_0 gid_index=3" (luwu.h).
     ``verify``: payload checksums of fetches, "tcp" (of tcp fetches only), "always" or "never".
 
     Layers are named by index or by name. Offsets and counts are elements; timeouts are seconds and
@@ -104,7 +132,8 @@ class Session:
     def __init__(self, endpoints: str | Sequence[str], job: JobSpec, rank: int, *,
                  restart_count: int | None = None, transport: str = "auto",
                  tcp_connections: int = 0, verify: str = "tcp", timeout_s: float = 30.0,
-                 node_timeout_s: float = 5.0, fault_plan: str | None = None) -> None:
+                 node_timeout_s: float = 5.0, rdma: str | None = None,
+                 fault_plan: str | None = None) -> None:
         restart_count = resolved_restart_count(restart_count)
         if not isinstance(endpoints, str):
             endpoints = ",".join(endpoints)
@@ -116,6 +145,7 @@ class Session:
             tcp_connections=fits(tcp_connections, 32, "tcp_connections"),
             verify_served_crc=_choice("verify", verify, _VERIFY),
             timeout_ms=milliseconds(timeout_s), node_timeout_ms=milliseconds(node_timeout_s),
+            rdma=text(rdma, "rdma") if rdma is not None else None,
             fault_plan=text(fault_plan, "fault_plan") if fault_plan is not None else None)
         self.job = job
         self.rank = rank
@@ -125,9 +155,12 @@ class Session:
         self._operations: set[Operation] = set()
         self._open()
 
-    def _open(self) -> None:
-        handle = c_uint64()
-        _ffi.call("luwu_session_open", ctypes.byref(self._options), ctypes.byref(handle))
+    def _open(self, timeout_s: float | None = None) -> None:
+        handle, options = c_uint64(), self._options
+        if timeout_s is not None:
+            options = type(options).from_buffer_copy(options)
+            options.timeout_ms = milliseconds(timeout_s)
+        _ffi.call("luwu_session_open", ctypes.byref(options), ctypes.byref(handle))
         self._handle = handle.value
         # Also runs when the interpreter exits, before the library's own end.
         self._finalizer = weakref.finalize(
@@ -155,19 +188,11 @@ class Session:
         """Leaves the job if that was not done, joins it again as the same rank, and returns the
         step to go on with: what to do after ``RolledBackError`` and the other
         ``SessionLostError``s. Waits for daemons that are down and jobs that are recovering, for
-        ``timeout_s`` at most. ``JobFailedError`` when the job was not kept."""
+        ``timeout_s`` at most, whatever timeout the session was opened with. ``JobFailedError`` when
+        the job does not go on: it has failed, is lost, or was not kept."""
         self.close()
-        end = time.monotonic() + timeout_s
-        while True:
-            try:
-                self._open()
-                break
-            except (errors.JobFailedError, errors.FencedError):
-                raise
-            except (errors.RetryableError, errors.SessionLostError):
-                if time.monotonic() + _REOPEN_PAUSE_S >= end:
-                    raise
-                time.sleep(_REOPEN_PAUSE_S)
+        self._options.must_train = 1
+        wait(self._open, timeout_s)
         if self.info().created:
             self.close()
             raise errors.JobFailedError(

@@ -11,7 +11,8 @@ class Settings:
     ``pushes_in_flight``: units whose gradients may wait to be sent before backward waits for them.
     ``worker_timeout_s``: how long a fetch, push or commit is repeated while a worker is lost or
     slow. ``call_timeout_s``: deadline of one call. ``open_timeout_s``: of creating or joining the
-    job, in which daemons may have to set up its memory. ``load_timeout_s``: how long to wait for
+    job, in which daemons may have to come up and to set up its memory. ``load_timeout_s``:
+    how long to wait for
     the weights of rank ``loader_rank``. ``held``: dtype of the gradient sums that deferred and
     speculative updates hold ("fp32", "bf16" or the full names). ``accumulates``: memory for
     gradient sums, for ``optimizer.accumulate()`` without ``micro_batches``. ``resume_timeout_s``:

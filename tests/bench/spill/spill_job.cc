@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "server/step/memory_plan.h"
 #include "server/store/residency_plan.h"
 #include "tests/bench/layer_table.h"
 

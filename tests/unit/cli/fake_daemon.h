@@ -38,6 +38,7 @@ class FakeDaemon : v1::JobService::Service {
   void set_nodes(std::vector<std::pair<std::string, std::string>> nodes) {
     nodes_ = std::move(nodes);
   }
+  void set_weight(uint32_t weight) { weight_ = weight; }  // of all nodes that it lists
   void set_delete_result(Status result) { delete_result_ = std::move(result); }
   std::vector<v1::DeleteJobRequest> deletes;
 
@@ -66,6 +67,7 @@ class FakeDaemon : v1::JobService::Service {
       v1::Node* node = reply->add_nodes();
       node->set_name(name);
       node->set_control_address(address);
+      node->set_weight(weight_);
     }
     return grpc::Status::OK;
   }
@@ -78,6 +80,7 @@ class FakeDaemon : v1::JobService::Service {
   StatusService status_service_;
   HealthService health_service_;
   std::vector<std::pair<std::string, std::string>> nodes_;
+  uint32_t weight_ = 0;
   Status delete_result_;
   std::string address_;
   std::unique_ptr<grpc::Server> server_;  // last: stops before what it calls goes

@@ -274,6 +274,44 @@ TEST_F(LuwuctlTest, DeleteFailsWhenNoNodeHasTheJobOrOneRefuses) {
   EXPECT_EQ(Json::parse(refused.out)["nodes"][1]["deleted"], false);
 }
 
+// Bug: gRPC's text came as it was, without what to do.
+TEST_F(LuwuctlTest, CheckpointsOfNobodyAreASentence) {
+  const Result result = RunLuwuctl({"checkpoint", "list", "gpt", "-e", kNobody});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_TRUE(result.error.starts_with("luwuctl: no daemon answers at "s + kNobody))
+      << result.error;
+  EXPECT_NE(result.error.find("is luwud running there?"), std::string::npos) << result.error;
+  EXPECT_EQ(result.error.find("all addresses"), std::string::npos) << result.error;
+}
+
+// Bug: a refusal by the lead left the other nodes without their parts.
+TEST_F(LuwuctlTest, WhatTheLeadRefusesToDeleteStaysEverywhereUnlessForced) {
+  for (FakeDaemon* daemon : {&first_, &second_}) daemon->set_weight(1);
+  first_.set_delete_result(Error(ErrorCode::kState, "job gpt has 2 open sessions"));
+  const Result refused = Ask({"delete", "gpt"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_NE(refused.error.find("2 open sessions"), std::string::npos) << refused.error;
+  EXPECT_EQ(second_.deletes.size(), 0u);
+  EXPECT_EQ(Ask({"delete", "gpt", "--force"}).exit_code, 1);
+  EXPECT_EQ(second_.deletes.size(), 1u);
+}
+
+// Bug: the last step alone was taken for all of them.
+TEST_F(LuwuctlTest, PlanGoesByTheMeanOfTheLastSteps) {
+  v1::JobTiers* tiers = first_.status().mutable_jobs(0)->mutable_tiers();
+  tiers->set_streamed_bytes(1000);
+  tiers->set_last_step_seconds(60);
+  EXPECT_EQ(
+      Json::parse(Ask({"plan", "gpt", "-o", "json"}).out)["nodes"][0]["written_bytes_per_day"],
+      0);  // not known yet
+  tiers->set_mean_step_seconds(2);
+  tiers->set_timed_steps(17);
+  const Json plan = Json::parse(Ask({"plan", "gpt", "-o", "json"}).out)["nodes"][0];
+  EXPECT_EQ(plan["written_bytes_per_day"], 1000 * 86400 / 2);
+  EXPECT_EQ(plan["mean_step_seconds"], 2);
+  EXPECT_NE(Ask({"plan", "gpt"}).out.find("2.00 s of 17"), std::string::npos);
+}
+
 size_t Count(const std::string& text, const std::string& what) {
   size_t count = 0;
   for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;

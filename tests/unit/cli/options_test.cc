@@ -109,5 +109,28 @@ TEST_F(OptionsTest, DeleteTakesItsJob) {
   EXPECT_EQ(options_.endpoints, std::vector<std::string>{"a:1"});
 }
 
+// Bug: "A subcommand is required" was all that was said.
+TEST_F(OptionsTest, CommandThatDoesNotExistIsNamedWithTheOneThatWasMeant) {
+  EXPECT_EQ(Parse({"stauts"}), kExitUsage);
+  EXPECT_NE(error_.find("no command 'stauts'; did you mean 'status'?"), std::string::npos)
+      << error_;
+  EXPECT_EQ(Parse({"checkpoint", "lst", "gpt"}), kExitUsage);
+  EXPECT_NE(error_.find("no command 'lst'; did you mean 'list'?"), std::string::npos) << error_;
+  EXPECT_EQ(Parse({"-o", "json", "xyzzy"}), kExitUsage);
+  EXPECT_NE(error_.find("no command 'xyzzy'. Commands: status, jobs"), std::string::npos) << error_;
+  EXPECT_EQ(Parse({"status", "surplus"}), kExitUsage);
+  EXPECT_EQ(error_.find("no command"), std::string::npos) << error_;
+}
+
+TEST_F(OptionsTest, NewCheckpointsHaveNamesThatAreNothingElse) {
+  for (const char* name : {".", "..", "-x", "a/b", ""}) {
+    EXPECT_EQ(Parse({"checkpoint", "create", "--", "gpt", name}), kExitUsage) << name;
+    EXPECT_NE(error_.find("letter or digit"), std::string::npos) << error_;
+    // One that a former release has made can be got rid of.
+    EXPECT_EQ(Parse({"checkpoint", "delete", "--", "gpt", name}), std::nullopt) << error_;
+  }
+  EXPECT_EQ(Parse({"checkpoint", "create", "gpt", "best-1.0"}), std::nullopt) << error_;
+}
+
 }  // namespace
 }  // namespace luwu::cli

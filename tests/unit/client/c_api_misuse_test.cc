@@ -172,17 +172,18 @@ void ExpectRefused(const std::vector<SpoiledCase>& cases) {
 
 TEST_F(CApiMisuse, OpenRefusesSpoiledOptions) {
   ExpectRefused({
-      {"options size", [](Options& o) { o.open.struct_size -= 8; }, LUWU_E_BAD_STRUCT, "options"},
+      {"options size", [](Options& o) { o.open.struct_size -= 4; }, LUWU_E_BAD_STRUCT, "options"},
       {"options grown", [](Options& o) { o.open.struct_size += 8; }, LUWU_E_BAD_STRUCT, "options"},
       {"options size 0", [](Options& o) { o.open.struct_size = 0; }, LUWU_E_BAD_STRUCT, "options"},
-      {"reserved", [](Options& o) { o.open.reserved = 1; }, LUWU_E_INVALID_ARGUMENT, "reserved"},
+      {"must_train", [](Options& o) { o.open.must_train = 2; }, LUWU_E_INVALID_ARGUMENT,
+       "must_train"},
       {"no endpoints", [](Options& o) { o.open.endpoints = nullptr; }, LUWU_E_INVALID_ARGUMENT,
        "endpoints"},
       {"empty endpoints", [](Options& o) { o.open.endpoints = " , "; }, LUWU_E_INVALID_ARGUMENT,
        "endpoints"},
       {"no job", [](Options& o) { o.open.job = nullptr; }, LUWU_E_INVALID_ARGUMENT, "job"},
       {"rank", [](Options& o) { o.open.rank = 1; }, LUWU_E_INVALID_ARGUMENT, "rank 1"},
-      {"transport", [](Options& o) { o.open.transport = 3; }, LUWU_E_INVALID_ARGUMENT, "transport"},
+      {"transport", [](Options& o) { o.open.transport = 4; }, LUWU_E_INVALID_ARGUMENT, "transport"},
       {"verify", [](Options& o) { o.open.verify_served_crc = 3; }, LUWU_E_INVALID_ARGUMENT,
        "verify"},
       {"connections", [](Options& o) { o.open.tcp_connections = 1000; }, LUWU_E_INVALID_ARGUMENT,

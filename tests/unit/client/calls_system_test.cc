@@ -255,11 +255,11 @@ TEST_P(Calls, StaleAndForeignHandles) {
 
 TEST_P(Calls, ViewShowsTheWeightsWhereTheyLie) {
   cxx::Session session = OpenLoaded();
-  if (GetParam() == LUWU_TRANSPORT_TCP) {
+  if (GetParam() != LUWU_TRANSPORT_SHM) {
     uint32_t count = 100;
     luwu_view_piece pieces[100];
     ExpectError(luwu_fetch_view(session.handle(), 3, 0, pieces, &count, kShortMs),
-                LUWU_E_UNSUPPORTED, {"tcp"});
+                LUWU_E_UNSUPPORTED, {TransportName(GetParam())});
     return;
   }
   const std::vector<luwu_view_piece> pieces = session.view(3, 0);
@@ -480,11 +480,8 @@ TEST_P(Calls, LogLinesGoToTheSinkOnly) {
   EXPECT_EQ(lines.count, count);
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Calls,
-                         ::testing::Values(LUWU_TRANSPORT_SHM, LUWU_TRANSPORT_TCP),
-                         [](const auto& info) {
-                           return info.param == LUWU_TRANSPORT_SHM ? "shm" : "tcp";
-                         });
+INSTANTIATE_TEST_SUITE_P(Transports, Calls, ::testing::ValuesIn(TestedTransports()),
+                         [](const auto& info) { return TransportName(info.param); });
 
 }  // namespace
 }  // namespace luwu::testing

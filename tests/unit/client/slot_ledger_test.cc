@@ -16,7 +16,7 @@ namespace {
 class FakeBoard {
  public:
   explicit FakeBoard(uint32_t slots) : memory_(BoardBytes(slots, 1) / 64), slots_(slots) {}
-  BoardView view() const { return BoardView(std::as_bytes(std::span(memory_)), slots_); }
+  BoardView view() const { return BoardView(std::as_bytes(std::span(memory_)), slots_, 1); }
   void Release(uint32_t slot, uint32_t count) {
     std::memcpy(
         std::as_writable_bytes(std::span(memory_)).data() + BoardReleasedOffset() + 4 * slot,

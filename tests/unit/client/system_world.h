@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -16,6 +17,16 @@
 #include "tests/fakes/daemon_process.h"
 
 namespace luwu::testing {
+
+// Shared memory and tcp; in the guest of scripts/rdma-vm, which sets LUWU_TEST_VERBS, RDMA.
+inline std::vector<luwu_transport> TestedTransports() {
+  const char* verbs = std::getenv("LUWU_TEST_VERBS");
+  if (verbs != nullptr && std::string(verbs) == "device") return {LUWU_TRANSPORT_VERBS};
+  return {LUWU_TRANSPORT_SHM, LUWU_TRANSPORT_TCP};
+}
+inline std::string TransportName(luwu_transport transport) {
+  return transport == LUWU_TRANSPORT_SHM ? "shm" : transport == LUWU_TRANSPORT_TCP ? "tcp" : "verbs";
+}
 
 // Sizes around the shard size (64): below, at, above, several; one frozen layer; one with a gap.
 inline cxx::JobSpec SmallJob(uint32_t world_size) {

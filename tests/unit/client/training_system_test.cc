@@ -98,7 +98,7 @@ TEST(TrainingRun, ReferenceReallyTrains) {
 }
 
 TEST(TrainingRun, SameBitsForEveryTransportAndNumberOfDaemons) {
-  for (const luwu_transport transport : {LUWU_TRANSPORT_SHM, LUWU_TRANSPORT_TCP}) {
+  for (const luwu_transport transport : TestedTransports()) {
     for (const uint32_t nodes : {1u, 2u, 3u}) {
       EXPECT_EQ(Train({.transport = transport, .nodes = nodes}).bits, Reference().bits)
           << "transport " << transport << ", nodes " << nodes;
@@ -107,7 +107,7 @@ TEST(TrainingRun, SameBitsForEveryTransportAndNumberOfDaemons) {
 }
 
 TEST(TrainingRun, SameBitsForAsynchronousCallsAndEveryVerification) {
-  for (const luwu_transport transport : {LUWU_TRANSPORT_SHM, LUWU_TRANSPORT_TCP}) {
+  for (const luwu_transport transport : TestedTransports()) {
     EXPECT_EQ(Train({.transport = transport, .nodes = 2, .async_calls = true}).bits,
               Reference().bits);
     EXPECT_EQ(Train({.transport = transport, .nodes = 2, .verify = 1}).bits, Reference().bits);
@@ -132,14 +132,14 @@ TEST_P(TrainingUnderFaults, SameBits) {
 }
 
 std::string NameOf(const ::testing::TestParamInfo<TrainingUnderFaults::ParamType>& info) {
-  std::string name = std::get<0>(info.param) == LUWU_TRANSPORT_SHM ? "shm_" : "tcp_";
+  std::string name = TransportName(std::get<0>(info.param)) + "_";
   for (const char c : std::string(std::get<1>(info.param))) name += std::isalnum(c) ? c : '_';
   return name;
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Plans, TrainingUnderFaults,
-    ::testing::Combine(::testing::Values(LUWU_TRANSPORT_SHM, LUWU_TRANSPORT_TCP),
+    ::testing::Combine(::testing::ValuesIn(TestedTransports()),
                        ::testing::Values("seed=3,duplicate=400", "seed=4,delay=300,delay_ms=3",
                                          "seed=5,drop=250", "seed=6,lose=250",
                                          "seed=7,disconnect_after=37",
@@ -149,7 +149,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // An oracle of its own: with these numbers SGD is exact in float.
 TEST(TrainingRun, OneExactStepOfSgdWithAndWithoutAGradient) {
-  for (const luwu_transport transport : {LUWU_TRANSPORT_SHM, LUWU_TRANSPORT_TCP}) {
+  for (const luwu_transport transport : TestedTransports()) {
     DaemonCluster cluster(LUWU_LUWUD, {.nodes = 2});
     cxx::JobSpec job = SmallJob(kWorkers);
     job.optimizer = LUWU_SGD;
@@ -180,7 +180,7 @@ TEST(TrainingRun, OneExactStepOfSgdWithAndWithoutAGradient) {
 
 // Pushing in place is only another way to fill the slots.
 TEST(TrainingRun, InPlacePushesGiveTheSameBits) {
-  for (const luwu_transport transport : {LUWU_TRANSPORT_SHM, LUWU_TRANSPORT_TCP}) {
+  for (const luwu_transport transport : TestedTransports()) {
     for (const std::string plan : {"", "seed=9,drop=200,lose=200,duplicate=200"}) {
       std::vector<std::vector<float>> results;
       for (const bool in_place : {false, true}) {

@@ -23,12 +23,12 @@ StoredPoints Stored(std::vector<persist::Point> points,
 }
 
 RecoveryRound RoundOf(uint32_t nodes, const std::string& checkpoint = "",
-                      std::vector<persist::Point> excluded = {}) {
+                      std::vector<DoubtfulPoint> doubtful = {}) {
   return RecoveryRound({.job = "gpt",
                         .nodes = fakes::NodeList(nodes),
                         .lead = 0,
                         .checkpoint = checkpoint,
-                        .excluded = std::move(excluded)});
+                        .doubtful = std::move(doubtful)});
 }
 
 TEST(RecoveryRound, GoesBackToTheNewestPointOfAll) {
@@ -119,23 +119,64 @@ TEST(RecoveryRound, NodeThatWasRestartedMeansANewRound) {
     round.OnPrepared(1, Stored({PointAt(10)}));
     round.OnRolledBack(1, Error(code, "not prepared"));
     EXPECT_EQ(round.phase(), Phase::kAgain);
-    EXPECT_TRUE(round.excluded().empty());
+    EXPECT_TRUE(round.doubtful().empty());
+    EXPECT_EQ(round.pause_ms(), 0u);
   }
 }
 
-TEST(RecoveryRound, DamagedPointIsLeftOutOfTheNextRound) {
-  const StoredPoints both = Stored({PointAt(10), PointAt(20)});
-  RecoveryRound round = RoundOf(2);
+// The round that follows one in which node 0 could not read the target.
+RecoveryRound AfterFailedRead(const RecoveryRound& before, const StoredPoints& both) {
+  RecoveryRound round = RoundOf(2, before.checkpoint(), before.doubtful());
   round.OnPrepared(0, both);
   round.OnPrepared(1, both);
+  if (round.phase() != Phase::kRollingBack) return round;
   round.OnRolledBack(1, OkStatus());
   round.OnRolledBack(0, Error(ErrorCode::kCorrupt, "shard 3: wrong checksum"));
+  return round;
+}
+
+// A read that failed once made the job go back further than it had to, or lost it.
+TEST(RecoveryRound, PointThatCannotBeReadIsTriedAgainWithGrowingPauses) {
+  const StoredPoints both = Stored({PointAt(10), PointAt(20)});
+  RecoveryRound round = AfterFailedRead(RoundOf(2), both);
+  uint64_t pause_ms = 0;
+  for (uint32_t failures = 1; failures < RecoveryRound::kReadsMax; ++failures) {
+    ASSERT_EQ(round.phase(), Phase::kAgain);
+    EXPECT_EQ(round.target(), PointAt(20));
+    EXPECT_GT(round.pause_ms(), pause_ms);
+    pause_ms = round.pause_ms();
+    EXPECT_NE(round.reason().find("node n0: shard 3"), std::string::npos) << round.reason();
+    round = AfterFailedRead(round, both);
+  }
+  // Often enough: the one before it.
   ASSERT_EQ(round.phase(), Phase::kAgain);
-  RecoveryRound next = RoundOf(2, "", round.excluded());
+  EXPECT_EQ(round.pause_ms(), 0u);
+  RecoveryRound next = RoundOf(2, "", round.doubtful());
   next.OnPrepared(0, both);
   next.OnPrepared(1, both);
   ASSERT_EQ(next.phase(), Phase::kRollingBack);
   EXPECT_EQ(next.target(), PointAt(10));
+}
+
+TEST(RecoveryRound, ReadThatSucceedsInTheEndLosesNothing) {
+  const StoredPoints both = Stored({PointAt(10), PointAt(20)});
+  RecoveryRound failed = AfterFailedRead(RoundOf(2), both);
+  RecoveryRound round = RoundOf(2, "", failed.doubtful());
+  round.OnPrepared(0, both);
+  round.OnPrepared(1, both);
+  round.OnRolledBack(1, OkStatus());
+  round.OnRolledBack(0, OkStatus());
+  ASSERT_EQ(round.phase(), Phase::kDone);
+  EXPECT_EQ(round.target(), PointAt(20));
+}
+
+TEST(RecoveryRound, WithoutAPointThatCanBeReadItNamesNodeAndShard) {
+  const StoredPoints both = Stored({PointAt(20)});
+  RecoveryRound round = AfterFailedRead(RoundOf(2), both);
+  for (uint32_t i = 0; i < RecoveryRound::kReadsMax; ++i) round = AfterFailedRead(round, both);
+  ASSERT_EQ(round.phase(), Phase::kImpossible);
+  EXPECT_NE(round.reason().find("step 20 failed 6 times: node n0: shard 3"), std::string::npos)
+      << round.reason();
 }
 
 TEST(RecoveryRound, CheckpointIsTheTargetWhenAllHaveTheSame) {

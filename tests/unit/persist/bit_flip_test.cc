@@ -1,10 +1,12 @@
 // One flipped bit anywhere in a data directory: the storage says so, or gives exactly what was
-// stored, because the bit is not used. Never anything else.
+// stored, because the bit is not used. Never anything else. The directory was closed in good order,
+// or is one that a killed process left behind.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -20,8 +22,12 @@ const std::vector<uint64_t> kShards = {300, 64 * kKiB, 150'000};
 const Point kKept{.step = 2, .epoch = 1};
 const Point kNewest{.step = 3, .epoch = 1};
 
-void Build(const std::string& path, Engine engine) {
-  auto node = NodeStorage::Open(OptionsFor(path, engine));
+enum class End { kClosed, kKilled };
+
+// `path` is the directory as it was at the end.
+void Build(const std::string& path, Engine engine, End end) {
+  const std::string live = end == End::kKilled ? path + ".live" : path;
+  auto node = NodeStorage::Open(OptionsFor(live, engine));
   ASSERT_TRUE(node.ok()) << node.status();
   auto job = *(*node)->CreateJob(Record("job"), 0);
   for (uint64_t step = 1; step <= 3; ++step) {
@@ -31,6 +37,7 @@ void Build(const std::string& path, Engine engine) {
     }
     job->Confirm(step);
   }
+  if (end == End::kKilled) fs::copy(live, path, fs::copy_options::recursive);
 }
 
 enum class Outcome { kDetected, kUnread, kWrong };
@@ -74,18 +81,20 @@ void Flip(const std::string& path, uint64_t bit) {
   file.put(static_cast<char>(byte ^ (1 << bit % 8)));
 }
 
-class BitFlip : public testing::TestWithParam<Engine> {};
+class BitFlip : public testing::TestWithParam<std::tuple<Engine, End>> {};
 
 TEST_P(BitFlip, IsDetectedOrNotUsed) {
   const TestFolder folder("/dev/shm");
   const std::string master = folder.path() + "/master";
   const std::string copy = folder.path() + "/copy";
-  Build(master, GetParam());
+  const auto [engine, end] = GetParam();
+  Build(master, engine, end);
   std::vector<std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(master)) {
-    // What RocksDB writes for people is never read.
+    // What RocksDB writes for people is never read, nor is the reserve.
     const std::string name = entry.path().filename().string();
-    if (entry.is_regular_file() && !name.starts_with("LOG") && entry.file_size() > 0)
+    const bool read = !name.starts_with("LOG") && name != "RESERVE";
+    if (entry.is_regular_file() && read && entry.file_size() > 0)
       files.push_back(fs::relative(entry.path(), master).string());
   }
   const char* const wanted = std::getenv("LUWU_BIT_FLIPS");
@@ -110,7 +119,7 @@ TEST_P(BitFlip, IsDetectedOrNotUsed) {
     }
     Flip(copy + "/" + file, bit);
     std::string what;
-    const Outcome outcome = Open(copy, GetParam(), &what);
+    const Outcome outcome = Open(copy, engine, &what);
     ASSERT_NE(outcome, Outcome::kWrong) << file << " bit " << bit << ": " << what;
     ++outcomes[outcome];
     if (file.starts_with("extents/")) Flip(copy + "/" + file, bit);
@@ -118,13 +127,17 @@ TEST_P(BitFlip, IsDetectedOrNotUsed) {
   RecordProperty("detected", static_cast<int>(outcomes[Outcome::kDetected]));
   EXPECT_GT(outcomes[Outcome::kDetected], flips / 4);
   std::string what;
-  EXPECT_EQ(Open(master, GetParam(), &what), Outcome::kUnread) << what;
+  EXPECT_EQ(Open(master, engine, &what), Outcome::kUnread) << what;
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, BitFlip,
-                         testing::Values(Engine::kExtents, Engine::kRocksdbValues),
+                         testing::Combine(testing::Values(Engine::kExtents, Engine::kRocksdbValues),
+                                          testing::Values(End::kClosed, End::kKilled)),
                          [](const auto& param) {
-                           return param.param == Engine::kExtents ? "Extents" : "RocksdbValues";
+                           const bool extents = std::get<0>(param.param) == Engine::kExtents;
+                           const bool closed = std::get<1>(param.param) == End::kClosed;
+                           return fmt::format("{}{}", extents ? "Extents" : "RocksdbValues",
+                                              closed ? "" : "OfAKilledProcess");
                          });
 
 }  // namespace

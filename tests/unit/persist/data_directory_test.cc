@@ -32,6 +32,15 @@ void SetFileText(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
 }
 
+// An IDENTITY of another format, with its checksum.
+std::string WithFormat(const std::string& identity, int format) {
+  std::string body = identity.substr(0, identity.rfind("crc32c "));
+  const size_t at = body.find("format ");
+  body.replace(at, body.find('\n', at) - at, fmt::format("format {}", format));
+  const uint32_t crc = Crc32c(std::as_bytes(std::span(body.data(), body.size())));
+  return fmt::format("{}crc32c {:08x}\n", body, crc);
+}
+
 Status OpenStatus(const StorageOptions& options) { return NodeStorage::Open(options).status(); }
 
 TEST(DataDirectory, BelongsToOneProcessAtATime) {
@@ -63,8 +72,15 @@ TEST(DataDirectory, IsNotTakenFromSomebodyElse) {
   const TestFolder folder("/dev/shm");
   SetFileText(folder.path() + "/thesis.tex", "x");
   EXPECT_EQ(CodeOf(OpenStatus(OptionsFor(folder.path()))), ErrorCode::kPermission);
-  EXPECT_FALSE(fs::exists(folder.path() + "/catalogue"));
   EXPECT_EQ(FileText(folder.path() + "/thesis.tex"), "x");
+  const auto files = [&] {
+    return std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator());
+  };
+  EXPECT_EQ(files(), 1) << "not even a lock is left there";
+  SetFileText(folder.path() + "/LOCK", "");  // somebody else's, of a RocksDB for example
+  EXPECT_EQ(CodeOf(OpenStatus(OptionsFor(folder.path()))), ErrorCode::kPermission);
+  EXPECT_EQ(FileText(folder.path() + "/LOCK"), "");
+  EXPECT_EQ(files(), 2);
 }
 
 TEST(DataDirectory, OfANewerFormatIsRefusedAndADamagedIdentityToo) {
@@ -79,10 +95,7 @@ TEST(DataDirectory, OfANewerFormatIsRefusedAndADamagedIdentityToo) {
     SetFileText(file, flipped);
     ASSERT_EQ(CodeOf(OpenStatus(options)), ErrorCode::kCorrupt) << "bit " << bit;
   }
-  std::string body = text.substr(0, text.rfind("crc32c "));
-  body.replace(body.find("format 1"), 8, "format 2");
-  const uint32_t crc = Crc32c(std::as_bytes(std::span(body.data(), body.size())));
-  SetFileText(file, fmt::format("{}crc32c {:08x}\n", body, crc));
+  SetFileText(file, WithFormat(text, 3));
   EXPECT_EQ(CodeOf(OpenStatus(options)), ErrorCode::kUnsupported);
   SetFileText(file, text);
   EXPECT_TRUE(OpenStatus(options).ok());
@@ -123,12 +136,58 @@ TEST(DataDirectory, OptionsThatCannotBeMeant) {
   EXPECT_EQ(CodeOf(OpenStatus(OptionsFor("/dev/shm/luwu_no_such/parent"))), ErrorCode::kCorrupt);
 }
 
-TEST(DataDirectory, WhatNoJobOwnsIsRemoved) {
+TEST(DataDirectory, OfTheFormatWithoutPromisesIsReadAndMadeNew) {
+  const TestFolder folder("/dev/shm");
+  const StorageOptions options = OptionsFor(folder.path());
+  {
+    auto node = NodeStorage::Open(options);
+    ASSERT_TRUE(node.ok()) << node.status();
+    ASSERT_TRUE(CommitStep((*node)->CreateJob(Record("job"), 0)->get(), {300}, 1).ok());
+  }
+  const std::string file = folder.path() + "/IDENTITY";
+  const std::string text = FileText(file);
+  SetFileText(file, WithFormat(text, 1));
+  fs::remove(folder.path() + "/PROMISED");
+  {
+    auto node = NodeStorage::Open(options);
+    ASSERT_TRUE(node.ok()) << node.status();
+    EXPECT_TRUE(CheckPoint((*node)->OpenJob("job")->get(), {.step = 1, .epoch = 1}, {300}).ok());
+  }
+  EXPECT_EQ(FileText(file), text);
+  EXPECT_TRUE(OpenStatus(options).ok());
+  fs::remove(folder.path() + "/PROMISED");
+  const Status status = OpenStatus(options);
+  EXPECT_EQ(CodeOf(status), ErrorCode::kCorrupt);
+  EXPECT_NE(MessageOf(status).find("PROMISED"), std::string::npos) << status;
+}
+
+TEST(DataDirectory, WhatACrashLeftOfAJobIsRemoved) {
+  const TestFolder folder("/dev/shm");
+  {
+    auto node = NodeStorage::Open(OptionsFor(folder.path()));
+    ASSERT_TRUE(node.ok());
+    ASSERT_TRUE((*node)->CreateJob(Record("job"), 0).ok());
+    ASSERT_TRUE((*node)->DeleteJob("job").ok());
+  }
+  SetFileText(folder.path() + "/extents/1", "of the job that was deleted");
+  SetFileText(folder.path() + "/extents/2", "");  // before the record of the next one
+  SetFileText(folder.path() + "/extents/probe", "of a self-test");
+  ASSERT_TRUE(OpenStatus(OptionsFor(folder.path())).ok());
+  EXPECT_TRUE(fs::is_empty(folder.path() + "/extents"));
+}
+
+TEST(DataDirectory, PayloadThatTheCatalogueNeverKnewIsNotRemoved) {
   const TestFolder folder("/dev/shm");
   ASSERT_TRUE(OpenStatus(OptionsFor(folder.path())).ok());
-  SetFileText(folder.path() + "/extents/77", "left by a crash");
-  ASSERT_TRUE(OpenStatus(OptionsFor(folder.path())).ok());
-  EXPECT_FALSE(fs::exists(folder.path() + "/extents/77"));
+  for (const char* const name : {"77", "notes.txt"}) {
+    const std::string file = folder.path() + "/extents/" + name;
+    SetFileText(file, "state");
+    const Status status = OpenStatus(OptionsFor(folder.path()));
+    EXPECT_EQ(CodeOf(status), ErrorCode::kCorrupt);
+    EXPECT_NE(MessageOf(status).find(file), std::string::npos) << status;
+    EXPECT_EQ(FileText(file), "state");
+    fs::remove(file);
+  }
 }
 
 // A file system of 64 MiB that really is full.
@@ -166,6 +225,102 @@ TEST(DataDirectory, OnAFullTmpfsWaitsAndGoesOn) {
   }
   EXPECT_EQ(::umount(folder.path().c_str()), 0);
 }
+
+void Fill(const std::string& path) {
+  std::ofstream file(path, std::ios::binary);
+  for (size_t bytes = 64 * kKiB; bytes > 0;) {
+    const std::string block(bytes, 'x');
+    if (!file.write(block.data(), static_cast<std::streamsize>(bytes)).flush()) {
+      file.clear();
+      bytes /= 2;
+    }
+  }
+}
+
+class FullDisk : public testing::TestWithParam<Engine> {};
+
+TEST_P(FullDisk, HasRoomToStartAndToDelete) {
+  const TestFolder folder("/dev/shm");
+  if (::mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=64m") != 0)
+    GTEST_SKIP() << "mounting a tmpfs needs root: " << std::strerror(errno);
+  StorageOptions options = OptionsFor(folder.path() + "/data", GetParam());
+  options.memory_budget_bytes = 256 * kMiB;
+  const std::vector<uint64_t> shards = {300, 2 * kMiB, 2 * kMiB};
+  const Point first{.step = 1, .epoch = 1};
+  const auto free_bytes = [&] { return fs::space(folder.path()).available; };
+  {
+    auto node = NodeStorage::Open(options);
+    ASSERT_TRUE(node.ok()) << node.status();
+    auto job = *(*node)->CreateJob(Record("job"), 8 * kMiB);
+    ASSERT_TRUE(CommitStep(job.get(), shards, 1).ok());
+    ASSERT_TRUE(job->CreateCheckpoint({"kept", first, 1}).ok());
+    ASSERT_TRUE(CommitStep(job.get(), shards, 2).ok());
+    job->Confirm(2);
+  }
+  const std::string filler = folder.path() + "/filler";
+  for (int round = 0; round < 3; ++round) {
+    Fill(fmt::format("{}{}", filler, round));
+    ASSERT_EQ(free_bytes(), 0u);
+    auto node = NodeStorage::Open(options);
+    ASSERT_TRUE(node.ok()) << "round " << round << ": " << node.status();
+    auto job = *(*node)->OpenJob("job");
+    EXPECT_TRUE(CheckPoint(job.get(), {.step = 2, .epoch = 1}, shards).ok());
+    if (round == 1) {
+      const Status deleted = job->DeleteCheckpoint("kept");
+      EXPECT_TRUE(deleted.ok()) << deleted;
+    }
+    if (round == 2) {
+      job.reset();
+      const Status deleted = (*node)->DeleteJob("job");
+      EXPECT_TRUE(deleted.ok()) << deleted;
+      EXPECT_GT(free_bytes(), 4 * kMiB) << "of which the reserve takes what it lacks";
+      fs::remove(filler + "0");
+      EXPECT_TRUE(Eventually([&] { return !(*node)->Snapshot().full.has_value(); }));
+      auto next = (*node)->CreateJob(Record("next"), 2 * kMiB);
+      ASSERT_TRUE(next.ok()) << next.status();
+      EXPECT_TRUE(CommitStep(next->get(), {kMiB}, 1).ok());
+    }
+  }
+  EXPECT_EQ(::umount(folder.path().c_str()), 0);
+}
+
+// While the reserve is not whole, nobody else gets what it needs.
+TEST(Reserve, IsMadeWholeBeforePayloadGoesOn) {
+  FaultMachine machine(Engine::kExtents);
+  auto node = machine.Open();
+  ASSERT_TRUE(node.ok());
+  auto job = *(*node)->CreateJob(Record("job"), 0);
+  ASSERT_TRUE(CommitStep(job.get(), {300, kMiB}, 1).ok());
+  const std::string file = machine.options()->path + "/RESERVE";
+  const uint64_t whole = machine.options()->reserve_bytes;
+  EXPECT_EQ(machine.disk()->SizeOf(file), whole);
+  const uint64_t full = fakes::FakeDisk::kTotalBytes - (*node)->Snapshot().free_bytes;
+  node->reset();
+  job.reset();
+  // The self-test of the next start takes a piece of it, which does not come back.
+  machine.disk()->set_capacity(full - kMiB / 2);
+  node = machine.Open();
+  ASSERT_TRUE(node.ok()) << node.status();
+  job = *(*node)->OpenJob("job");
+  EXPECT_EQ(machine.disk()->SizeOf(file), whole - kMiB);
+  EXPECT_TRUE(Eventually([&] { return (*node)->Snapshot().full.has_value(); }));
+  EXPECT_TRUE(WriteStep(job.get(), 1, 2, kMiB).ok()) << "the file has room for it";
+  auto write = std::async(std::launch::async,
+                          [&] { return WriteStep(job.get(), 1, 3, 80 * kMiB).status(); });
+  EXPECT_TRUE(Eventually([&] { return (*node)->Snapshot().waiting_writes == 2; }));
+  machine.disk()->set_capacity(full);  // enough for the reserve, not for the write
+  EXPECT_TRUE(Eventually([&] { return machine.disk()->SizeOf(file) == whole; }));
+  EXPECT_EQ(write.wait_for(std::chrono::milliseconds(0)), std::future_status::timeout);
+  machine.disk()->set_capacity(fakes::FakeDisk::kTotalBytes);
+  const Status status = write.get();
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, FullDisk,
+                         testing::Values(Engine::kExtents, Engine::kRocksdbValues),
+                         [](const auto& param) {
+                           return param.param == Engine::kExtents ? "Extents" : "RocksdbValues";
+                         });
 
 TEST(Thresholds, StopCheckpointsFirstThenWrites) {
   FaultMachine machine(Engine::kExtents);

@@ -29,11 +29,12 @@ class FaultMachine {
         disk_(std::make_shared<fakes::FakeDisk>(&power_)) {}
 
   StatusOr<std::unique_ptr<NodeStorage>> Open() {
-    return NodeStore::Open(options_, {disk_, env_.get()});
+    return NodeStore::Open(options_, {disk_, env_.get(), fmt::format("boot {}", boots_)});
   }
   void LosePower(std::mt19937_64* random) {
     files_->LosePower(random);
     disk_->LosePower(random);
+    ++boots_;
   }
   StorageOptions* options() { return &options_; }
   fakes::Power* power() { return &power_; }
@@ -43,6 +44,7 @@ class FaultMachine {
  private:
   TestFolder folder_;
   StorageOptions options_;
+  int boots_ = 1;
   fakes::Power power_;
   std::unique_ptr<rocksdb::Env> memory_;
   std::shared_ptr<fakes::FaultFileSystem> files_;

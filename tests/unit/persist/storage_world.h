@@ -117,6 +117,7 @@ inline StorageOptions OptionsFor(const std::string& path, Engine engine = Engine
   options.path = path;
   options.node_name = "node-a";
   options.engine = engine;
+  options.reserve_bytes = 4 * kMiB;
   return options;
 }
 

@@ -187,6 +187,27 @@ TEST(Config, RefusesADataDirectoryThatCannotBe) {
   EXPECT_NE(error_of("warn_percent = 96\n").find("must not fall"), std::string::npos);
 }
 
+TEST(Config, TakesRdmaSettings) {
+  const std::string text = std::string(kGood) +
+                           "[rdma]\nuse = \"on\"\ndevice = \"mlx5_1\"\nport = 2\ngid_index = 3\n"
+                           "mtu = 1024\nmode = \"busy\"\n";
+  const StatusOr<DaemonConfig> config = ParseConfig(text, "c.toml");
+  ASSERT_TRUE(config.ok()) << ToString(config.status());
+  const transport::VerbsOptions expected = {.use = transport::VerbsUse::kOn,
+                                            .device = "mlx5_1",
+                                            .port = 2,
+                                            .gid_index = 3,
+                                            .mtu = 1024,
+                                            .busy_poll = true};
+  EXPECT_EQ(config->rdma, expected);
+  const StatusOr<DaemonConfig> again = ParseConfig(DumpConfig(*config), "dump");
+  ASSERT_TRUE(again.ok()) << ToString(again.status());
+  EXPECT_EQ(*again, *config);
+  EXPECT_EQ(ParseConfig(kGood, "c.toml")->rdma, transport::VerbsOptions());
+  const auto wrong = ParseConfig(std::string(kGood) + "[rdma]\nmtu = 1500\n", "c.toml");
+  EXPECT_NE(MessageOf(wrong.status()).find("256, 512, 1024"), std::string::npos);
+}
+
 TEST(Config, NeedsANodeList) {
   const std::string text = "[node]\nname = \"b\"\n[memory]\nbudget = \"512MiB\"\n";
   const StatusOr<DaemonConfig> config = ParseConfig(text, "c.toml");

@@ -20,8 +20,10 @@ constexpr uint64_t kShards = 3;
 class Listening final : public SlotSink {
  public:
   void OnSlot(Session&, uint32_t slot) override { slots.push_back(slot); }
+  void OnWant(Session&, uint32_t immediate) override { wants.push_back(immediate); }
   void OnUnlinked(Session&, const Status& why) override { unlinked = why; }
   std::vector<uint32_t> slots;
+  std::vector<uint32_t> wants;
   std::optional<Status> unlinked;
 };
 

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "server/step/memory_plan.h"
 #include "tests/fakes/job_world.h"
 
 namespace luwu {

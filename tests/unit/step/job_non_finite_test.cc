@@ -86,8 +86,7 @@ class Play {
       return true;
     }));
     for (uint32_t i = 0; i < map.shard_count(); ++i) {
-      const ConstByteSpan payload = workers_[0]->weights().subspan(map.payload_offset(i, version),
-                                                                   map.shards()[i].elements * 2);
+      const std::vector<std::byte> payload = workers_[0]->ReadCopy(i, version).payload;
       bytes.insert(bytes.end(), payload.begin(), payload.end());
     }
     return bytes;

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "server/step/memory_plan.h"
 #include "server/store/residency_plan.h"
 #include "tests/unit/step/job_schedule.h"
 
@@ -21,6 +22,7 @@ constexpr uint32_t kSeeds = 100;
 
 TEST(JobStorage, AJobThatSpillsEqualsTheModel) {
   uint64_t spilling = 0;
+  uint64_t windows = 0;
   for (uint32_t seed = 1; seed <= kSeeds; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
@@ -34,8 +36,10 @@ TEST(JobStorage, AJobThatSpillsEqualsTheModel) {
     const JobFootprint used = schedule.world().job().Snapshot().footprint;
     EXPECT_LE(used.total(), spec.memory_bytes);
     spilling += storage->payloads() > 0;
+    windows += schedule.world().job().shard_map().has_window();
   }
   EXPECT_GE(spilling, kSeeds / 4);
+  EXPECT_GE(windows, kSeeds / 10);
 }
 
 TEST(JobStorage, EveryOptimizerAndFormatSpillsWithEqualBits) {
@@ -136,6 +140,62 @@ TEST(JobStorage, LayersWithoutAGradientDoNotKeepTheBuffers) {
   }
   const SpillCounters counters = job.world.job().Snapshot().tiers.spill;
   EXPECT_EQ(counters.stores - loaded, 6u * 10);
+}
+
+// Less memory than two versions of the served copies take.
+JobSpec WindowSpec(uint32_t layers) {
+  JobSpec spec = WideSpec(layers);
+  spec.memory_bytes = 0;
+  const Placement placement(fakes::NodeList(1), spec);
+  spec.memory_bytes = LeastMemoryPlan(spec, placement, 0, true).footprint.total();
+  return spec;
+}
+
+TEST(JobStorage, ServedCopiesThatDoNotFitAreBroughtIntoMemoryWhenTheyAreWanted) {
+  WideJob job(WindowSpec(60));
+  ASSERT_TRUE(job.world.status().ok()) << ToString(job.world.status());
+  ASSERT_EQ(job.world.job().shard_map().window_slots(), 8u);
+  const Job& same = job.world.job();
+  EXPECT_LE(same.Snapshot().footprint.total(), same.spec().memory_bytes);
+  for (uint64_t step = 0; step < 3; ++step) {
+    job.Push(step);
+    ASSERT_TRUE(job.Commit(step).ok());
+    for (uint32_t layer = 0; layer < 60; ++layer) {
+      const auto masters = *job.world.ReadLayer(layer, Quantity::kMaster);
+      const fakes::FakeWorker::Copy copy = job.worker->ReadCopy(layer, step + 1);
+      EXPECT_EQ(copy.header.version, step + 1);
+      EXPECT_EQ(copy.header.payload_crc32c, Crc32c(copy.payload));
+      ASSERT_EQ(std::memcmp(copy.payload.data(), masters.data(), copy.payload.size()), 0) << layer;
+    }
+    // A worker that comes back may still need what the step began with.
+    const auto before = job.worker->ReadCopy(30, step);
+    EXPECT_EQ(before.header.version, step);
+    EXPECT_EQ(before.header.payload_crc32c, Crc32c(before.payload));
+  }
+}
+
+TEST(JobStorage, AWishForAShardThatIsNotThereEndsTheSession) {
+  WideJob job(WindowSpec(60));
+  job.worker->Ring(WantOf(60, 0));
+  EXPECT_EQ(job.worker->board().fault(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(job.worker->board().fault_text().find("shard 60 of 60"), std::string::npos)
+      << job.worker->board().fault_text();
+}
+
+TEST(JobStorage, AWishToAJobWithoutAWindowEndsTheSession) {
+  WideJob job(WideSpec(12));
+  job.worker->Ring(WantOf(0, 0));
+  EXPECT_EQ(job.worker->board().fault(), ErrorCode::kInvalidArgument);
+}
+
+TEST(JobStorage, SplitMastersNeedTheirServedCopiesInMemoryAndTheRefusalSaysSo) {
+  JobSpec spec = WindowSpec(60);
+  spec.served_dtype = DType::kBFloat16;
+  spec.optimizer.master_format = MasterFormat::kSplit;
+  fakes::JobWorld world(spec, 1 << 30, std::make_shared<fakes::MemoryStorage>());
+  EXPECT_EQ(CodeOf(world.status()), ErrorCode::kResourceExhausted);
+  EXPECT_NE(MessageOf(world.status()).find("split masters stay in memory"), std::string::npos)
+      << ToString(world.status());
 }
 
 // Two workers; the second one's restart takes back what had made shards complete, and these must

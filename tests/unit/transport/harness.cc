@@ -3,8 +3,11 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <random>
 #include <utility>
+
+#include "tests/fakes/fake_verbs.h"
 
 #if defined(__SANITIZE_THREAD__)
 // The packaged Abseil is not instrumented, so the sanitizer misses the reference count by which
@@ -141,24 +144,62 @@ TestAuthority::Linked TestAuthority::WaitLink(uint64_t session_id) {
   }
 }
 
+namespace {
+
+// One for the process: both ends of a link must be on it.
+FakeVerbs* Fabric() {
+  static FakeVerbs fabric;
+  return &fabric;
+}
+
+std::vector<LinkKind> VerbsKinds(VerbsApi* api) {
+  const bool real = api == nullptr;
+  const std::string name = real ? "verbs" : "fake_verbs";
+  VerbsOptions plain = {.use = VerbsUse::kOn, .api = api};
+  VerbsOptions registered = plain;
+  registered.windows = false;
+  registered.chunk_bytes = 256 * kKiB;
+  VerbsOptions busy = plain;
+  busy.busy_poll = true;
+  busy.chunk_bytes = 64 * kKiB;
+  return {{name, Kind::kVerbs, 1, false, {}, plain, real},
+          {name + "_4_registered_chunks", Kind::kVerbs, 4, false, {}, registered, real},
+          {name + "_2_busy", Kind::kVerbs, 2, false, {}, busy, real}};
+}
+
+}  // namespace
+
+std::vector<LinkKind> LinkKindsAcrossProcesses() {
+  std::vector<LinkKind> kinds = AllLinkKinds();
+  std::erase_if(kinds, [](const LinkKind& kind) { return !kind.across_processes; });
+  return kinds;
+}
+
 std::vector<LinkKind> AllLinkKinds() {
+  const char* verbs = std::getenv("LUWU_TEST_VERBS");
+  if (verbs != nullptr && std::string(verbs) == "device") return VerbsKinds(nullptr);
   FaultPlan delays;
   delays.delay_permille = 20;
   delays.delay_ms_max = 2;
-  return {{"shm", Kind::kShm, 1, false, {}},
-          {"tcp1", Kind::kTcp, 1, false, {}},
-          {"tcp4", Kind::kTcp, 4, false, {}},
-          {"shm_wrapped", Kind::kShm, 1, true, {}},
-          {"tcp_delayed", Kind::kTcp, 2, true, delays}};
+  const VerbsOptions off = {.use = VerbsUse::kOff};
+  std::vector<LinkKind> kinds = {{"shm", Kind::kShm, 1, false, {}, off},
+                                 {"tcp1", Kind::kTcp, 1, false, {}, off},
+                                 {"tcp4", Kind::kTcp, 4, false, {}, off},
+                                 {"shm_wrapped", Kind::kShm, 1, true, {}, off},
+                                 {"tcp_delayed", Kind::kTcp, 2, true, delays, off}};
+  for (LinkKind& kind : VerbsKinds(Fabric())) kinds.push_back(std::move(kind));
+  return kinds;
 }
 
-Daemon::Daemon(uint64_t region_bytes, std::vector<uint32_t> shm_allowed_uids) {
+Daemon::Daemon(uint64_t region_bytes, std::vector<uint32_t> shm_allowed_uids,
+               const VerbsOptions& verbs) {
   weights = *LocalRegion::Create("weights", region_bytes, Access::kRemoteRead);
   inbox = *LocalRegion::Create("inbox", region_bytes, Access::kRemoteWrite);
   board = *LocalRegion::Create("board", 64 * kKiB, Access::kRemoteWrite);
   outbox = *LocalRegion::Create("outbox", 64 * kKiB, Access::kRemoteRead);
-  acceptor = *MakeAcceptor({"127.0.0.1:0", shm_path, std::move(shm_allowed_uids)}, &authority);
-  dialler = *MakeDialler();
+  acceptor =
+      *MakeAcceptor({"127.0.0.1:0", shm_path, std::move(shm_allowed_uids), verbs}, &authority);
+  dialler = *MakeDialler(verbs);
 }
 
 Daemon::~Daemon() {
@@ -195,7 +236,8 @@ StatusOr<std::unique_ptr<Endpoint>> Daemon::Dial(const DialOptions& options, Tes
   return dialler->Dial(options, events);
 }
 
-LinkPair::LinkPair(const LinkKind& kind, uint64_t region_bytes) : daemon(region_bytes) {
+LinkPair::LinkPair(const LinkKind& kind, uint64_t region_bytes)
+    : daemon(region_bytes, {}, kind.verbs) {
   daemon.authority.Admit(1, daemon.Terms(kind.connections));
   if (kind.wrapped) daemon.authority.set_plan(kind.plan);
   auto dialled = daemon.Dial(daemon.Options(kind), &client_events);

@@ -106,14 +106,22 @@ struct LinkKind {
   Kind kind = Kind::kShm;
   uint32_t connections = 1;
   bool wrapped = false;
-  FaultPlan plan;
+  FaultPlan plan = {};
+  VerbsOptions verbs = {};
+  bool across_processes = true;  // the fake fabric is in one process
 };
+// shm, tcp, and verbs over the fake fabric; with LUWU_TEST_VERBS=device in the environment instead
+// verbs over the devices of this machine (scripts/rdma-vm).
 std::vector<LinkKind> AllLinkKinds();
+// Those of them whose ends may be two processes.
+std::vector<LinkKind> LinkKindsAcrossProcesses();
 
-// A daemon that accepts both transports, and what it takes to dial it.
+// A daemon that accepts all transports, and what it takes to dial it.
 class Daemon {
  public:
-  explicit Daemon(uint64_t region_bytes = 4 * kMiB, std::vector<uint32_t> shm_allowed_uids = {});
+  explicit Daemon(uint64_t region_bytes = 4 * kMiB, std::vector<uint32_t> shm_allowed_uids = {},
+                  const VerbsOptions& verbs = {.use = VerbsUse::kOff});
+  explicit Daemon(const LinkKind& kind) : Daemon(4 * kMiB, {}, kind.verbs) {}
   ~Daemon();
 
   DialOptions Options(const LinkKind& kind, uint64_t session_id = 1) const;

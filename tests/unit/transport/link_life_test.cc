@@ -20,8 +20,13 @@ namespace luwu::transport {
 namespace {
 
 class LinkLife : public ::testing::TestWithParam<LinkKind> {};
+// The other end is another process.
+class LinkDeath : public ::testing::TestWithParam<LinkKind> {};
 
 INSTANTIATE_TEST_SUITE_P(Links, LinkLife, ::testing::ValuesIn(AllLinkKinds()),
+                         [](const auto& info) { return info.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(Links, LinkDeath, ::testing::ValuesIn(LinkKindsAcrossProcesses()),
                          [](const auto& info) { return info.param.name; });
 
 // True in a thread that is inside a posting call of a Load.
@@ -244,10 +249,10 @@ TEST_P(LinkLife, ASessionThatTakesNoLinkRefusesIt) {
    private:
     SessionTerms terms_;
   };
-  Daemon daemon;
+  Daemon daemon(GetParam());
   Refusing authority(daemon.Terms(GetParam().connections));
   const std::string path = FreshSocketPath();
-  auto acceptor = MakeAcceptor({"127.0.0.1:0", path, {}}, &authority);
+  auto acceptor = MakeAcceptor({"127.0.0.1:0", path, {}, GetParam().verbs}, &authority);
   ASSERT_TRUE(acceptor.ok());
   DialOptions options = daemon.Options(GetParam());
   options.address =
@@ -277,8 +282,8 @@ std::string Hex(const Secret& secret) {
   return out;
 }
 
-TEST_P(LinkLife, AKilledClientIsNoticedWithAReason) {
-  Daemon daemon;
+TEST_P(LinkDeath, AKilledClientIsNoticedWithAReason) {
+  Daemon daemon(GetParam());
   daemon.authority.Admit(1, daemon.Terms(GetParam().connections));
   const DialOptions options = daemon.Options(GetParam());
   const pid_t pid = SpawnPeer({"--peer", std::string(KindName(options.kind)), options.address,
@@ -336,7 +341,7 @@ TEST_P(LinkLife, DialRefusesWhatWasNotAgreed) {
 
 TEST_P(LinkLife, DialGivesUpAtItsDeadline) {
   // Accepts and never says a word.
-  Daemon daemon;
+  Daemon daemon(GetParam());
   const std::string path = FreshSocketPath();
   auto silent_unix = ListenUnix(path);
   auto silent_tcp = ListenTcp("127.0.0.1:0");
@@ -363,9 +368,11 @@ Secret FromHex(const std::string& text) {
 
 // Dials and keeps the link busy until it is killed: --peer KIND ADDRESS CONNECTIONS SECRET.
 int RunPeer(char** arguments) {
-  Daemon shape;  // only for its regions
+  Daemon shape(4 * kMiB, {}, {});  // only for its regions
   LinkKind kind;
-  kind.kind = std::string(arguments[0]) == "shm" ? Kind::kShm : Kind::kTcp;
+  for (const Kind known : {Kind::kShm, Kind::kTcp, Kind::kVerbs}) {
+    if (KindName(known) == arguments[0]) kind.kind = known;
+  }
   kind.connections = static_cast<uint32_t>(std::stoi(arguments[2]));
   DialOptions options = shape.Options(kind);
   options.address = arguments[1];

@@ -9,6 +9,7 @@
 #include "common/wire/board.h"
 #include "common/wire/shard_header.h"
 #include "common/wire/slot_trailer.h"
+#include "common/wire/window.h"
 
 namespace luwu {
 namespace {
@@ -33,6 +34,8 @@ TEST(WireLayoutTest, ShardHeaderOffsets) {
   EXPECT_EQ(offsetof(ShardHeader, payload_bytes), 32u);
   EXPECT_EQ(offsetof(ShardHeader, payload_crc32c), 40u);
   EXPECT_EQ(offsetof(ShardHeader, reserved1), 44u);
+  EXPECT_EQ(offsetof(ShardHeader, residence), 48u);
+  EXPECT_EQ(offsetof(ShardHeader, reserved2), 56u);
   EXPECT_EQ(offsetof(ShardHeader, header_crc32c), 60u);
 }
 
@@ -46,6 +49,7 @@ TEST(WireLayoutTest, ShardHeaderBytes) {
   header.shard = 0x21222324;
   header.payload_bytes = 0x200000;
   header.payload_crc32c = 0xdeadbeef;
+  header.residence = 0x3132333435;
   SealShardHeader(&header);
   EXPECT_EQ(Hex(header).substr(0, 120),
             "4c574853"
@@ -57,7 +61,9 @@ TEST(WireLayoutTest, ShardHeaderBytes) {
             "24232221"
             "0000200000000000"
             "efbeadde"
-            "00000000000000000000000000000000");
+            "00000000"
+            "3534333231000000"
+            "00000000");
 }
 
 TEST(WireLayoutTest, SlotTrailerOffsets) {
@@ -127,6 +133,28 @@ TEST(WireLayoutTest, BoardOffsets) {
   EXPECT_EQ(BoardBytes(16, 0), 4096u);
   EXPECT_EQ(BoardBytes(16, (4096 - 384) / 8), 4096u);
   EXPECT_EQ(BoardBytes(16, (4096 - 384) / 8 + 1), 8192u);
+  EXPECT_EQ(BoardPlacesOffset(16, 10), 384u + 80);
+  EXPECT_EQ(BoardBytes(16, (4096 - 384) / 24, true), 4096u);
+  EXPECT_EQ(BoardBytes(16, (4096 - 384) / 24 + 1, true), 8192u);
+}
+
+TEST(WireLayoutTest, PlacesAndWishesAreTakenApartAsTheyWerePutTogether) {
+  for (const uint64_t residence : {uint64_t{1}, uint64_t{0x123456789}, (uint64_t{1} << 40) - 1}) {
+    for (const uint32_t slot : {0u, 77u, kWindowSlotsMax - 1}) {
+      const WindowPlace place = WindowPlace::Of(WindowPlace{residence, slot}.word());
+      EXPECT_EQ(place.residence, residence);
+      EXPECT_EQ(place.slot, slot);
+    }
+  }
+  EXPECT_EQ(WindowPlace::Of(0).residence, 0u) << "no place";
+  for (const uint32_t shard : {0u, 5u, (1u << 30) - 1}) {
+    for (const uint64_t version : {6, 7}) {
+      const uint32_t wish = WantOf(shard, version);
+      EXPECT_NE(wish & kWantBit, 0u);
+      EXPECT_EQ(WantedShard(wish), shard);
+      EXPECT_EQ(WantedParity(wish), version % 2);
+    }
+  }
 }
 
 TEST(WireLayoutTest, PayloadAndTrailerAreOneRunAtTheEndOfTheSlot) {

@@ -67,6 +67,7 @@ TEST(ShardHeaderTest, ARightlySignedHeaderOfSomethingElseIsRefused) {
       {"4095 payload bytes", ErrorCode::kCorrupt, [](ShardHeader& h) { h.payload_bytes = 4095; }},
       {"holds version 7", ErrorCode::kStaleVersion, [](ShardHeader& h) { h.version = 7; }},
       {"holds version 3", ErrorCode::kStaleVersion, [](ShardHeader& h) { h.version = 3; }},
+      {"residence 9", ErrorCode::kStaleVersion, [](ShardHeader& h) { h.residence = 9; }},
       // Another difference wins over the version.
       {"epoch", ErrorCode::kCorrupt, [](ShardHeader& h) { h.version = 7, h.epoch = 1; }},
   };

@@ -161,6 +161,20 @@ TEST(ShardMapTest, ALayerOfOneNodeIsOneContiguousRun) {
   }
 }
 
+TEST(ShardMapTest, AWindowHasEqualSlotsOfTheLargestShardThatBeginOnPages) {
+  const JobSpec spec = SpecOf({LayerOf("a", 3000), LayerOf("b", 700)}, 1024);
+  const ShardMap map(spec, Placement(NodesOf({1}), spec), 0, 65);
+  EXPECT_TRUE(map.has_window());
+  EXPECT_EQ(map.window_slot_bytes(), AlignUp(1024 * DTypeBytes(spec.served_dtype), 4096));
+  EXPECT_EQ(map.window_payload_offset(0), 8192u) << "65 headers take more than a page";
+  for (uint32_t slot = 0; slot < 65; ++slot) {
+    EXPECT_EQ(ShardMap::window_header_offset(slot), slot * sizeof(ShardHeader));
+    EXPECT_EQ(map.window_payload_offset(slot), 8192 + slot * map.window_slot_bytes());
+  }
+  EXPECT_EQ(map.weights_bytes(), 8192 + 65 * map.window_slot_bytes());
+  EXPECT_EQ(map.board_bytes(), BoardBytes(spec.slots_per_worker, map.shard_count(), true));
+}
+
 TEST(ShardMapTest, FrozenLayersTakeOneCopy) {
   constexpr uint64_t kElements = uint64_t{1} << 20;
   const JobSpec trained = SpecOf({LayerOf("a", kElements), LayerOf("b", kElements)}, 1 << 16);

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 import warnings
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Sequence
@@ -11,7 +13,7 @@ import torch
 
 from luwu.errors import ArgumentError, LuwuError
 from luwu.jobs import delete_job
-from luwu.session import Session, resolved_restart_count
+from luwu.session import Session, resolved_restart_count, wait
 from luwu.optimizers import SGD, AdamW, HyperParameters, LossScaling
 from luwu.specs import DType, JobSpec
 from luwu.torch.checks import check_module
@@ -23,6 +25,8 @@ from luwu.settings import Settings
 from luwu.torch.transfer import repeat
 from luwu.torch.unit import Unit
 
+_log = logging.getLogger("luwu")
+_TELL_S = 10.0  # how often a wait is told that goes on for the same reason
 _WAIT_S = 5.0  # how long Ctrl-C may go unnoticed
 
 
@@ -77,7 +81,9 @@ def offload(module: torch.nn.Module, *, units: UnitRule, endpoints: str | Sequen
 
     Rank ``settings.loader_rank`` loads the module's present weights unless the job has its weights
     already (a restart; with restart count 0 and a step above 0 a ``UserWarning`` says so); others'
-    weights are ignored. Frozen means ``requires_grad`` is False now. Raises ``ArgumentError``,
+    weights are ignored. Daemons that are down and a job that is recovering are waited for, up to
+    ``settings.open_timeout_s``, with a line in the log "luwu". Frozen means ``requires_grad``
+    is False now. Raises ``ArgumentError``,
     ``StateError`` and the errors of ``luwu.Session``; the module is then as it was before.
 
     Outside of a unit's forward and backward, using its weights raises ``StateError``: a unit must
@@ -98,13 +104,35 @@ def offload(module: torch.nn.Module, *, units: UnitRule, endpoints: str | Sequen
         loss_scaling=LossScaling() if loss_scaling is True else loss_scaling or None,
         update_mode=update_mode, accumulates=micro_batches > 1 or settings.accumulates), plans,
         settings)
-    session = connect(spec) if connect is not None else Session(
-        endpoints, spec, rank, restart_count=settings.restart_count, transport=settings.transport,
-        verify=settings.verify, timeout_s=settings.open_timeout_s)
+    session = connect(spec) if connect is not None else _open(endpoints, spec, rank, settings)
     _move(facade, module, session, plans, Move(
         settings, micro_batches, missing_grad, rank == settings.loader_rank,
         endpoints if connect is None else None))
     return facade
+
+
+def _open(endpoints: str | Sequence[str], spec: JobSpec, rank: int, settings: Settings) -> Session:
+    """Waits for daemons that are not up yet and for a job that is recovering, and says so."""
+    progress = _Progress(spec.name, settings.open_timeout_s)
+    return wait(lambda left_s: Session(
+        endpoints, spec, rank, restart_count=settings.restart_count, transport=settings.transport,
+        verify=settings.verify, timeout_s=left_s), settings.open_timeout_s, progress.tell)
+
+
+class _Progress:
+    """Logs what ``offload`` waits for: each new reason, and the same one now and then."""
+
+    def __init__(self, job: str, timeout_s: float) -> None:
+        self._job, self._timeout_s = job, timeout_s
+        self._told, self._told_at = "", 0.0
+
+    def tell(self, error: LuwuError, left_s: float) -> None:
+        now, kind = time.monotonic(), type(error).__name__
+        if kind == self._told and now - self._told_at < _TELL_S:
+            return
+        self._told, self._told_at = kind, now
+        _log.warning("job %r: waiting for its daemons, for %.0f of %.0f s more: %s", self._job,
+                     left_s, self._timeout_s, error)
 
 
 def _facade(module: torch.nn.Module, optimizer: HyperParameters,

@@ -334,7 +334,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         next. It may be earlier than the one that was under way, when the job went back to a durable
         point. Waits up to ``timeout_s`` (``settings.resume_timeout_s``) for daemons that are down
         and for the job to be recovered. What was fetched, and gradients of the step that was under
-        way, are dropped. ``JobFailedError`` when the job was not kept."""
+        way, are dropped. ``JobFailedError`` when the job does not go on (it has failed, is lost, or
+        was not kept): end the program then, the text says what to do about the job."""
         self._check_weights_unused("resume()")
         with self._residency.gate:
             self.session.close()  # ends what is under way
