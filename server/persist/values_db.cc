@@ -1,5 +1,7 @@
 #include "server/persist/values_db.h"
 
+#include <malloc.h>
+
 #include <utility>
 
 #include "server/persist/rocksdb_files.h"
@@ -15,7 +17,24 @@ uint64_t ValuesDb::AllocatedBytes() const {
   return bytes;
 }
 
+namespace {
+
+// RocksDB allocates and frees buffers of the size of a value for each write and read. By default
+// malloc gives such memory back to the kernel and gets it anew, and the first touch of a page costs
+// more than the device takes for its bytes. So the process keeps what it once had: bounded by what
+// StorageMemory reserves. Threads share one heap, because only the first can keep that much.
+void KeepFreedMemory() {
+  constexpr int kKeptBytes = 1 << 30;
+  ::mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most that glibc takes; a value is 12 MiB
+  ::mallopt(M_TRIM_THRESHOLD, kKeptBytes);
+  ::mallopt(M_TOP_PAD, 64 << 20);
+  ::mallopt(M_ARENA_MAX, 1);
+}
+
+}  // namespace
+
 StatusOr<ValuesDb> OpenValues(const ValuesDbOptions& options) {
+  KeepFreedMemory();
   rocksdb::Env* const base = options.env != nullptr ? options.env : rocksdb::Env::Default();
   ValuesDb values;
   values.env = rocksdb::NewCompositeEnv(AlignedFiles(base->GetFileSystem()));

@@ -25,7 +25,9 @@ inline std::vector<luwu_transport> TestedTransports() {
   return {LUWU_TRANSPORT_SHM, LUWU_TRANSPORT_TCP};
 }
 inline std::string TransportName(luwu_transport transport) {
-  return transport == LUWU_TRANSPORT_SHM ? "shm" : transport == LUWU_TRANSPORT_TCP ? "tcp" : "verbs";
+  return transport == LUWU_TRANSPORT_SHM   ? "shm"
+         : transport == LUWU_TRANSPORT_TCP ? "tcp"
+                                           : "verbs";
 }
 
 // Sizes around the shard size (64): below, at, above, several; one frozen layer; one with a gap.
