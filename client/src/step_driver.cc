@@ -1,6 +1,8 @@
 #include "client/src/step_driver.h"
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "client/src/node_calls.h"
 
@@ -102,11 +104,35 @@ StatusOr<std::optional<CommitReply>> StepDriver::PrepareCommit(uint64_t step, Ti
 StatusOr<CommitReply> StepDriver::Commit(uint64_t step, TimePoint deadline) {
   ASSIGN_OR_RETURN(const std::optional<CommitReply> earlier, PrepareCommit(step, deadline));
   if (earlier) return *earlier;
+  // A node on which the job has failed says so while the others still wait for it: that ends the
+  // call. Guarded by the monitor.
+  const auto failure = std::make_shared<std::optional<CommitReply>>();
   const auto commit = [&](NodeRpc& rpc, NodeRpc::Done<CommitReply> done) {
-    rpc.Commit(step, deadline, std::move(done));
+    rpc.Commit(step, deadline,
+               [this, failure, step, done = std::move(done)](StatusOr<CommitReply> reply) {
+                 if (!reply.ok() || reply->outcome != StepOutcome::kFailed) {
+                   done(std::move(reply));
+                   return;
+                 }
+                 {
+                   MonitorLock lock(fabric_->monitor());
+                   if (!*failure) *failure = *reply;
+                 }
+                 done(Error(ErrorCode::kJobFailed, "step {} of job '{}' failed: {}", step,
+                            fabric_->plan().spec().name, reply->culprit));
+               });
   };
-  ASSIGN_OR_RETURN(const std::vector<CommitReply> answers,
-                   CallActiveNodes<CommitReply>(*fabric_, *rpcs_, deadline, commit));
+  const StatusOr<std::vector<CommitReply>> replies =
+      CallActiveNodes<CommitReply>(*fabric_, *rpcs_, deadline, commit);
+  if (!replies.ok()) {
+    MonitorLock lock(fabric_->monitor());
+    if (!*failure) return replies.status();
+    committed_step_ = step;
+    committed_ = **failure;
+    loss_scale_ = committed_.loss_scale;
+    return committed_;  // and the session has ended with the reason
+  }
+  const std::vector<CommitReply>& answers = *replies;
   for (const CommitReply& answer : answers) {
     if (answer.outcome == answers.front().outcome) continue;
     return Error(ErrorCode::kInternal, "nodes disagree on the outcome of step {}: {} and {}", step,
@@ -119,12 +145,7 @@ StatusOr<CommitReply> StepDriver::Commit(uint64_t step, TimePoint deadline) {
     committed_.durability = std::min(committed_.durability, answer.durability);
   }
   loss_scale_ = committed_.loss_scale;
-  if (committed_.outcome == StepOutcome::kFailed) {
-    fabric_->Fail(lock, Error(ErrorCode::kJobFailed, "step {} of job '{}' failed: {}", step,
-                              fabric_->plan().spec().name, committed_.culprit));
-  } else {
-    fabric_->progress(lock).EndStep(step);
-  }
+  fabric_->progress(lock).EndStep(step);
   return committed_;
 }
 

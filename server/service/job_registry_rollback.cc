@@ -2,9 +2,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/bytes.h"
 #include "common/base/log.h"
+#include "common/base/memory.h"
 #include "server/service/job_registry.h"
 #include "server/service/stored_job.h"
+#include "server/store/stored_bytes.h"
 
 namespace luwu {
 namespace {
@@ -292,6 +295,24 @@ StatusOr<std::shared_ptr<persist::JobStorage>> JobRegistry::StorageOf(
 StatusOr<StoredPoints> JobRegistry::ListStored(const std::string& name) const {
   ASSIGN_OR_RETURN(const std::shared_ptr<persist::JobStorage> storage, StorageOf(name));
   return StoredPoints{.points = storage->Points(), .checkpoints = storage->Checkpoints()};
+}
+
+Status JobRegistry::VerifyCheckpoint(const std::string& name, const std::string& checkpoint) const {
+  ASSIGN_OR_RETURN(const std::shared_ptr<persist::JobStorage> storage, StorageOf(name));
+  const StatusOr<persist::HeldCheckpoint> held = storage->HoldCheckpoint(checkpoint);
+  if (CodeOf(held.status()) == ErrorCode::kNotFound) return OkStatus();
+  RETURN_IF_ERROR(held.status());
+  uint64_t largest = 0;
+  for (const persist::ShardEntry& entry : held->entries) {
+    largest = std::max(largest, entry.generation.bytes);
+  }
+  ASSIGN_OR_RETURN(const Mapping buffer,
+                   AllocateHuge(AlignUp(std::max<uint64_t>(largest, 1), persist::kIoAlignment)));
+  for (const persist::ShardEntry& entry : held->entries) {
+    RETURN_IF_ERROR(StorageOf(name).status());  // still there
+    RETURN_IF_ERROR(ReadStored(*storage, entry, buffer.data()));
+  }
+  return OkStatus();
 }
 
 StatusOr<StoredPart> JobRegistry::FindStored(const std::string& name) const {

@@ -133,6 +133,14 @@ class GrpcPeerClient final : public PeerClient {
     Send(node, call, &v1::PeerService::StubInterface::async_interface::ListStoredPoints,
          Points(std::move(done), call));
   }
+  void VerifyStored(uint32_t node, const CheckpointName& checkpoint, TimePoint deadline,
+                    PointsDone done) override {
+    auto call = Make<v1::ListStoredPointsRequest, v1::ListStoredPointsResponse>(
+        node, checkpoint.job, std::max<uint64_t>(MillisecondsUntil(deadline), 1));
+    call->request.set_verify_checkpoint(checkpoint.name);
+    Send(node, call, &v1::PeerService::StubInterface::async_interface::ListStoredPoints,
+         Points(std::move(done), call));
+  }
   void AskRecovery(uint32_t lead, const RecoveryRequest& request, Done done) override {
     auto call = Make<v1::AskRecoveryRequest, v1::AskRecoveryResponse>(lead, request.job, kShortMs);
     call->request.set_epoch(request.epoch);

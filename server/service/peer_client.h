@@ -52,6 +52,9 @@ class PeerClient {
                               Done done) = 0;
   virtual void ListStored(uint32_t node, const std::string& job, TimePoint deadline,
                           PointsDone done) = 0;
+  // As ListStored, once the node has read all of the checkpoint: until the deadline.
+  virtual void VerifyStored(uint32_t node, const CheckpointName& checkpoint, TimePoint deadline,
+                            PointsDone done) = 0;
   // To the lead: a job that is on disk only wants to be rolled back.
   struct RecoveryRequest {
     std::string job;

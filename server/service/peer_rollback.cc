@@ -81,6 +81,13 @@ grpc::ServerUnaryReactor* PeerServiceImpl::ListStoredPoints(
     grpc::CallbackServerContext* context, const v1::ListStoredPointsRequest* request,
     v1::ListStoredPointsResponse* response) {
   return OnQueue(context, *request, [this, response](DeferredReply& reply, const auto& asked) {
+    if (!asked.verify_checkpoint().empty()) {
+      const Status sound = services_.jobs->VerifyCheckpoint(asked.job(), asked.verify_checkpoint());
+      if (!sound.ok()) {
+        reply.Finish(sound);
+        return;
+      }
+    }
     const StatusOr<StoredPoints> stored = services_.jobs->ListStored(asked.job());
     reply.Finish(stored.status(), [&] { FillStored(*stored, response); });
   });

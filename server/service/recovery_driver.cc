@@ -90,7 +90,7 @@ Status RecoveryDriver::Begin(const Request& request) {
   return OkStatus();
 }
 
-// Looks before anything is stopped.
+// Looks, and reads all of it, before anything is stopped: going back drops the newer points.
 Status RecoveryDriver::CheckCheckpoint(const std::string& job, const std::string& checkpoint,
                                        TimePoint deadline) {
   const std::vector<Node>& nodes = registry_->nodes();
@@ -99,13 +99,18 @@ Status RecoveryDriver::CheckCheckpoint(const std::string& job, const std::string
   const std::vector<uint32_t> asked = look.Pending();
   const auto answers =
       AskAll<StatusOr<StoredPoints>>(asked.size(), [&](size_t i, PeerClient::PointsDone done) {
-        if (asked[i] == registry_->self()) {
-          done(registry_->ListStored(job));
-        } else {
-          peers_->ListStored(asked[i], job, deadline, std::move(done));
+        if (asked[i] != registry_->self()) {
+          peers_->VerifyStored(asked[i], {job, checkpoint}, deadline, std::move(done));
+          return;
         }
+        const Status sound = registry_->VerifyCheckpoint(job, checkpoint);
+        done(sound.ok() ? registry_->ListStored(job) : StatusOr<StoredPoints>(sound));
       });
-  RETURN_IF_ERROR(AllErrors(answers));
+  if (const Status sound = AllErrors(answers); !sound.ok()) {
+    return Annotate(sound, fmt::format("checkpoint '{}' of job {} cannot be restored, and the job "
+                                       "goes on as it was",
+                                       checkpoint, job));
+  }
   for (size_t i = 0; i < asked.size(); ++i) look.OnPrepared(asked[i], answers[i]);
   if (look.phase() != Phase::kImpossible) return OkStatus();
   return Error(ErrorCode::kNotFound, "job {}: {}", job, look.reason());

@@ -5,6 +5,7 @@ import subprocess
 import threading
 
 import luwu
+import numpy as np
 import pytest
 from durable_training import Oracle, Trainer, job_of
 from programs import LUWUCTL, TIMEOUT_S
@@ -47,6 +48,60 @@ def test_idle_job_is_kept_and_restored(cluster, durable_every):
     trainer.check()
     checkpoint(cluster, "delete", "idle", "three")
     assert names(cluster, "idle") == []
+
+
+def damage_what_has_not_changed(path, before):
+    """One byte in each block that is as it was: of the checkpoint, not of what was written since."""
+    now = path.read_bytes()
+    damaged = 0
+    with open(path, "r+b") as file:
+        for at in range(0, min(len(before), len(now)), 4096):
+            block = now[at : at + 4096]
+            if block != before[at : at + 4096] or not any(block):
+                continue
+            file.seek(at + 100)
+            file.write(bytes([block[100] ^ 1]))
+            damaged += 1
+    assert damaged > 0
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_damaged_checkpoint_is_refused_before_anything_newer_is_dropped(cluster, victim):
+    """The points after it were dropped first: the job was lost, and synced steps with it."""
+    elements = 1 << 16
+    layer = luwu.LayerSpec("a", elements, (luwu.TensorSpec("w", (elements,), 0),))
+    job = luwu.JobSpec(
+        "held", 1, (layer,), optimizer=luwu.AdamW(), durable_every=1, durability="synced",
+        shard_elements=elements // 8, overflow_bytes=1 << 20,
+    )  # fmt: skip
+    values = np.arange(elements, dtype=np.float32)
+    with luwu.Session(cluster.endpoints, job, 0) as session:
+        session.load(0, values)
+        session.finish_load()
+
+        def train(step):
+            session.begin_step(step)
+            session.push(0, np.ones(elements, dtype=np.uint16))
+            assert session.commit(step).durability == "synced"
+
+        for step in range(3):
+            train(step)
+        checkpoint(cluster, "create", "held", "base")
+        extents = next((cluster.data_dir(victim) / "extents").iterdir())
+        before = extents.read_bytes()
+        for step in range(3, 8):
+            train(step)
+        newest = session.read(0)
+        damage_what_has_not_changed(extents, before)
+        text = checkpoint(cluster, "restore", "held", "base", expect=1)
+        assert f"node{victim}" in text and "shard" in text and "goes on as it was" in text, text
+        train(8)  # in the same session
+    for node in range(2):
+        cluster.kill(node)
+    cluster.start()
+    with luwu.Session(cluster.endpoints, job, 0, timeout_s=60.0) as session:
+        assert session.current_step == 9
+        assert not np.array_equal(session.read(0), newest)
 
 
 @pytest.mark.parametrize("update_mode", ["immediate", "deferred", "in place"])

@@ -96,6 +96,28 @@ def test_failed_job_is_not_joined_again_to_train_and_the_error_says_what_to_do(d
     assert any("layer0" in check["summary"] for check in checks), checks
 
 
+def test_job_that_fails_on_one_node_ends_the_commit_with_its_reason(durable_cluster):
+    """The commit waited for the other node until its deadline, and did not name the one at fault."""
+    cluster = durable_cluster(nodes=2)
+    cluster.kill(1)
+    cluster.daemons[1].env = {**os.environ, "LUWU_FAILPOINTS": "persist.write=error(EIO)"}
+    cluster.start(1)
+    trainer = Trainer(cluster.endpoints, job_of("at-fault", durability="synced"), Oracle())
+    why = None
+    for step in range(3):
+        try:
+            trainer.session.begin_step(step)
+            for layer in range(LAYERS):
+                trainer.session.push(layer, gradient_of(step, layer))
+            result = trainer.session.commit(step, timeout_s=TIMEOUT_S / 2)
+            why = None if result.applied else result.culprit
+        except luwu.JobFailedError as error:
+            why = str(error)
+        if why is not None:
+            break
+    assert why is not None and "node1" in why, why
+
+
 def test_reopen_waits_as_long_as_it_is_told_and_no_longer(durable_cluster):
     """It waited as long as the session had been told to."""
     cluster = durable_cluster(nodes=1)

@@ -19,14 +19,40 @@ the 16 bits that it lacks, 2 bytes a parameter less. Needs bfloat16 on the wire.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, Union
+
+from luwu.errors import ArgumentError
 
 STATE_PRECISIONS = {"float32": 1, "bfloat16": 2, "blockwise8": 3}
 MASTER_FORMATS = {"float32": 1, "split": 2}
 _SHORT = {"fp32": "float32", "bf16": "bfloat16"}
 _FIXED = frozenset({"amsgrad", "initial_accumulator_value", "state_precision", "master_format",
                     "rounding_seed"})
+
+
+def _check_value(what: str, name: str, value: Any) -> None:
+    """As torch: no hyper-parameter is negative or NaN, and betas are below 1."""
+    if isinstance(value, bool):
+        return
+    if name == "betas":
+        if not isinstance(value, (tuple, list)) or len(value) != 2:
+            raise ArgumentError(f"{what} is {value!r}; it must be two numbers")
+        for beta in value:
+            _check_value(what, "beta", beta)
+            if float(beta) >= 1:
+                raise ArgumentError(f"{what} is {value!r}; each must be below 1")
+        return
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{what} is {value!r}; it must be a number") from None
+    if isinstance(value, str):
+        raise ArgumentError(f"{what} is {value!r}; it must be a number, not text")
+    negative = number < 0 and name != "dampening"  # torch takes any dampening
+    if math.isnan(number) or math.isinf(number) or negative:
+        raise ArgumentError(f"{what} is {value!r}; it must be a finite number, not negative")
 
 
 @dataclass(frozen=True)
@@ -45,6 +71,8 @@ class _Storage:
             if value not in known:
                 raise ValueError(f"{field} {value!r} is not one of {', '.join(known)}")
             object.__setattr__(self, field, value)
+        for name, value in self.step_values().items():
+            _check_value(f"{type(self).__name__}: {name}", name, value)
 
     def step_values(self) -> dict[str, Any]:
         """The hyper-parameters that travel with each step, by name."""

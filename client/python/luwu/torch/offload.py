@@ -14,7 +14,7 @@ import torch
 from luwu.errors import ArgumentError, LuwuError
 from luwu.jobs import delete_job
 from luwu.session import Session, resolved_restart_count, wait
-from luwu.optimizers import SGD, AdamW, HyperParameters, LossScaling
+from luwu.optimizers import KINDS, SGD, AdamW, HyperParameters, LossScaling
 from luwu.specs import DType, JobSpec
 from luwu.torch.checks import check_module
 from luwu.torch.masters import layer_values
@@ -94,6 +94,7 @@ def offload(module: torch.nn.Module, *, units: UnitRule, endpoints: str | Sequen
     rank = int(os.environ.get("RANK", "0")) if rank is None else rank
     world_size = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
     _check(missing_grad, micro_batches)
+    _check_optimizer(optimizer)
     facade = _facade(module, optimizer, param_groups, clip_scope, clip_grad_norm)
     plans = plan_units(module, units, facade.param_groups)
     check_module(module, plans)
@@ -109,6 +110,16 @@ def offload(module: torch.nn.Module, *, units: UnitRule, endpoints: str | Sequen
         settings, micro_batches, missing_grad, rank == settings.loader_rank,
         endpoints if connect is None else None))
     return facade
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    if isinstance(optimizer, tuple(KINDS)):
+        return
+    kind = optimizer if isinstance(optimizer, type) else type(optimizer)
+    known = ", ".join(f"luwu.{each.__name__}" for each in KINDS)
+    raise ArgumentError(
+        f"optimizer: {kind.__module__}.{kind.__name__} is not one of LuWu's, which the daemons run; "
+        f"pass an instance of {known}, such as luwu.AdamW(lr=1e-3)")
 
 
 def _open(endpoints: str | Sequence[str], spec: JobSpec, rank: int, settings: Settings) -> Session:

@@ -86,7 +86,12 @@ def select_units(module: torch.nn.Module, rule: UnitRule) -> dict[int, str]:
             if item is module or id(item) not in inside:
                 raise ArgumentError(
                     f"units: {type(item).__name__} is not a proper submodule of the module")
-        chosen = {id(m) for m in listed}
+        return {id(m): name for name, m in module.named_modules()
+                if id(m) in {id(item) for item in listed}}
+    if not chosen:
+        raise ArgumentError(
+            f"units: no submodule of {type(module).__name__} matches {rule!r}, so the whole model "
+            "would be moved in and out as one; name the class of its blocks, or pass [] to mean it")
     return {id(m): name for name, m in module.named_modules() if id(m) in chosen}
 
 
