@@ -267,6 +267,7 @@ class RunningDaemon final : public Daemon {
     services.recovery = recovery_.get();
     services.status = status_.get();
     services.data_plane = acceptor_.get();
+    services.rdma = config_.rdma;
     services.heartbeat_ms = config_.heartbeat_ms;
     services.lease_ms = config_.lease_ms;
     services.nodes_fingerprint = fingerprint_;

@@ -16,6 +16,7 @@
 #include "client/cli/call_error.h"
 #include "client/cli/checkpoint.h"
 #include "client/cli/cluster.h"
+#include "client/cli/doctor.h"
 #include "client/cli/options.h"
 #include "client/cli/plan.h"
 #include "client/cli/render.h"
@@ -141,10 +142,11 @@ int Run(int argc, char** argv) {
   Options options;
   if (const auto code = ParseCommandLine(argc, argv, &options)) return *code;
   StopSignals stop;
-  const bool transfers = options.command == Command::kImport ||
-                         options.command == Command::kExport ||
-                         options.command == Command::kCheckpoint;
-  if (options.watch_s || transfers) stop.Install();
+  const bool interruptible =
+      options.command == Command::kImport || options.command == Command::kExport ||
+      options.command == Command::kCheckpoint || options.command == Command::kDoctor;
+  if (options.watch_s || interruptible) stop.Install();
+  if (options.command == Command::kDoctor) return Doctor(options, &stop);
   if (options.command == Command::kCheckpoint) return Checkpoint(options, &stop);
   if (options.command == Command::kImport) return Import(options, &stop);
   if (options.command == Command::kExport) return Export(options, &stop);

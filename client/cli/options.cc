@@ -20,7 +20,8 @@ constexpr uint64_t kDefaultFileBytes = uint64_t{5} << 30;
 
 constexpr char kFooter[] = R"(
 Exit codes: 0 all nodes answer and none reports ERR; 1 no daemon answers, or the command failed;
-2 wrong usage; 3 a node does not answer or reports ERR (a job or worker check, low memory, ...).
+2 wrong usage; 3 a node does not answer or reports ERR (a job or worker check, low memory, a
+finding of doctor, ...).
 
 JSON: {"overall": "SEVERITY_OK", "nodes": [{"name", "address", "error", ...}]}; `error` is null or
 text; `status` adds "status" (message DaemonStatus), `jobs` adds "jobs" (JobStatus), `health` adds
@@ -152,6 +153,17 @@ void AddCheckpoint(CLI::App* command, Options* options) {
   add(CheckpointVerb::kRestore, "restore", "Go back to a checkpoint; workers reopen the job");
 }
 
+void AddDoctor(CLI::App* command, Options* options) {
+  CLI::Option* local =
+      command->add_flag("--local", options->local, "This host only; asks no daemon");
+  command
+      ->add_option("--config", options->config,
+                   "With --local: also what the daemon of this configuration needs here")
+      ->type_name("FILE")
+      ->needs(local)
+      ->check(CLI::Validator(CheckNotEmpty, ""));
+}
+
 void AddCommands(CLI::App* app, Options* options) {
   const auto add = [app, options](Command command, const char* name, const char* text) {
     CLI::App* sub = app->add_subcommand(name, text);
@@ -167,6 +179,8 @@ void AddCommands(CLI::App* app, Options* options) {
   remove->add_option("job", options->job, "Name of the job")->required()->type_name("JOB");
   remove->add_flag("--force", options->force, "Also when workers have open sessions");
   AddCheckpoint(add(Command::kCheckpoint, "checkpoint", "Named checkpoints of a job"), options);
+  AddDoctor(add(Command::kDoctor, "doctor", "What is wrong with hosts and network, and the fixes"),
+            options);
   AddImport(add(Command::kImport, "import", "Load a job's weights from safetensors"), options);
   AddExport(add(Command::kExport, "export", "Write a job's weights as safetensors"), options);
 }

@@ -18,7 +18,17 @@ enum ExitCode : int {
   kExitUnhealthy = 3,  // a node does not answer, or a daemon reports ERR
 };
 
-enum class Command { kStatus, kJobs, kHealth, kDelete, kImport, kExport, kCheckpoint, kPlan };
+enum class Command {
+  kStatus,
+  kJobs,
+  kHealth,
+  kDelete,
+  kImport,
+  kExport,
+  kCheckpoint,
+  kPlan,
+  kDoctor
+};
 enum class CheckpointVerb { kCreate, kList, kDelete, kRestore };
 
 struct Options {
@@ -40,6 +50,9 @@ struct Options {
   DType dtype = DType::kFloat32;  // kExport
   uint64_t file_bytes_max = 0;    // kExport
   bool overwrite = false;         // kExport
+  // kDoctor
+  bool local = false;       // this host only
+  std::string config = {};  // of the daemon that runs here, or will; empty: none
 };
 
 // Sets `options`. A value means: exit with this code; help or the error text has been printed.

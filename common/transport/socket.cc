@@ -185,7 +185,10 @@ StatusOr<TcpListener> ListenTcp(const std::string& address) {
     }
     failure = ErrnoText(errno);
   }
-  return Error(ErrorCode::kUnavailable, "cannot listen on '{}': {}", address, failure);
+  return Error(ErrorCode::kUnavailable,
+               "cannot listen on '{}': {}; is another luwud running, or the address not of this "
+               "host?",
+               address, failure);
 }
 
 StatusOr<UniqueFd> ListenUnix(const std::string& path) {

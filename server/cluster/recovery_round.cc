@@ -122,7 +122,8 @@ void RecoveryRound::ChooseTarget() {
   }
   if (!options_.checkpoint.empty()) {
     End(Phase::kImpossible,
-        fmt::format("checkpoint '{}' is not there, or cannot be read, on some node{}",
+        fmt::format("checkpoint '{}' is not there, or cannot be read, on some node{}; luwuctl "
+                    "checkpoint list shows which there are",
                     options_.checkpoint, DescribeDamaged()));
     return;
   }

@@ -106,7 +106,7 @@ Status CheckOptions(const ExportOptions& options) {
 
 Status Refusal(const std::string& folder, const std::string& name) {
   return Error(ErrorCode::kAlreadyExists,
-               "'{}' has {} already; export to another folder, or overwrite it", folder, name);
+               "'{}' has {} already; export to another folder, or add --overwrite", folder, name);
 }
 
 // The folder exists then and may be written to.

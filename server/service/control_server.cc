@@ -19,6 +19,7 @@
 #include "common/base/unique_fd.h"
 #include "common/rpc/channel.h"
 #include "server/service/checkpoint_service.h"
+#include "server/service/doctor_service.h"
 #include "server/service/interchange_service.h"
 #include "server/service/job_service.h"
 #include "server/service/peer_service.h"
@@ -51,7 +52,8 @@ class GrpcControlServer final : public ControlServer {
         status_(services),
         peers_(services),
         checkpoints_(services),
-        interchange_(services) {}
+        interchange_(services),
+        doctor_(services) {}
   ~GrpcControlServer() override { Shutdown(0); }
 
   Status Listen(const std::string& address) {
@@ -75,8 +77,8 @@ class GrpcControlServer final : public ControlServer {
          {"", v1::JobService::service_full_name(), v1::SessionService::service_full_name(),
           v1::StepService::service_full_name(), v1::TensorService::service_full_name(),
           v1::StatusService::service_full_name(), v1::PeerService::service_full_name(),
-          v1::CheckpointService::service_full_name(),
-          v1::InterchangeService::service_full_name()}) {
+          v1::CheckpointService::service_full_name(), v1::InterchangeService::service_full_name(),
+          v1::DoctorService::service_full_name()}) {
       health->SetServingStatus(name, serving);
     }
   }
@@ -89,9 +91,9 @@ class GrpcControlServer final : public ControlServer {
   }
 
  private:
-  std::array<grpc::Service*, 8> Services() {
-    return {&jobs_,   &sessions_, &steps_,       &tensors_,
-            &status_, &peers_,    &checkpoints_, &interchange_};
+  std::array<grpc::Service*, 9> Services() {
+    return {&jobs_,  &sessions_,    &steps_,       &tensors_, &status_,
+            &peers_, &checkpoints_, &interchange_, &doctor_};
   }
 
   JobServiceImpl jobs_;
@@ -102,6 +104,7 @@ class GrpcControlServer final : public ControlServer {
   PeerServiceImpl peers_;
   CheckpointServiceImpl checkpoints_;
   InterchangeServiceImpl interchange_;
+  DoctorServiceImpl doctor_;
   std::unique_ptr<grpc::Server> server_;
 };
 

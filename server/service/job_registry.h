@@ -144,8 +144,7 @@ class JobRegistry {
   Status MakePoint(const std::string& name, uint64_t epoch, uint64_t step) LUWU_EXCLUDES(mutex_);
   // Also of jobs that are recovering or lost.
   StatusOr<StoredPoints> ListStored(const std::string& name) const LUWU_EXCLUDES(mutex_);
-  // Reads all of a checkpoint, if there is one of that name: kCorrupt names the shard that cannot
-  // be read. Blocks for as long as the disk takes.
+  // Reads all of a checkpoint, if there is one: kCorrupt names the shard that cannot be read.
   Status VerifyCheckpoint(const std::string& name, const std::string& checkpoint) const
       LUWU_EXCLUDES(mutex_);
   // As long as the storage can be read: also of jobs that are recovering or lost. kUnsupported when

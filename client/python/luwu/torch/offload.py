@@ -93,8 +93,7 @@ def offload(module: torch.nn.Module, *, units: UnitRule, endpoints: str | Sequen
     """
     rank = int(os.environ.get("RANK", "0")) if rank is None else rank
     world_size = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
-    _check(missing_grad, micro_batches)
-    _check_optimizer(optimizer)
+    _check(missing_grad, micro_batches, optimizer)
     facade = _facade(module, optimizer, param_groups, clip_scope, clip_grad_norm)
     plans = plan_units(module, units, facade.param_groups)
     check_module(module, plans)
@@ -118,8 +117,8 @@ def _check_optimizer(optimizer: Any) -> None:
     kind = optimizer if isinstance(optimizer, type) else type(optimizer)
     known = ", ".join(f"luwu.{each.__name__}" for each in KINDS)
     raise ArgumentError(
-        f"optimizer: {kind.__module__}.{kind.__name__} is not one of LuWu's, which the daemons run; "
-        f"pass an instance of {known}, such as luwu.AdamW(lr=1e-3)")
+        f"optimizer: {kind.__module__}.{kind.__name__} is not one of LuWu's, which the daemons "
+        f"run; pass an instance of {known}, such as luwu.AdamW(lr=1e-3)")
 
 
 def _open(endpoints: str | Sequence[str], spec: JobSpec, rank: int, settings: Settings) -> Session:
@@ -190,11 +189,12 @@ def _move(facade: OffloadedOptimizer, module: torch.nn.Module, session: Session,
         raise
 
 
-def _check(missing_grad: str, micro_batches: int) -> None:
+def _check(missing_grad: str, micro_batches: int, optimizer: Any) -> None:
     if missing_grad not in ("error", "zero"):
         raise ArgumentError(f"missing_grad {missing_grad!r} is not 'error' or 'zero'")
     if micro_batches < 1:
         raise ArgumentError(f"micro_batches is {micro_batches}; it must be at least 1")
+    _check_optimizer(optimizer)
 
 
 def _leave(session: Session, endpoints: str | Sequence[str] | None, settings: Settings) -> None:
