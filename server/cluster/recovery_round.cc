@@ -72,26 +72,20 @@ bool RecoveryRound::IsDamaged(const persist::Point& point) const {
 bool RecoveryRound::AllHave(const persist::Point& point) const {
   for (uint32_t node = 0; node < options_.nodes.size(); ++node) {
     if (options_.nodes[node].weight == 0) continue;
-    const auto& [points, checkpoints] = *stored_[node];
-    const bool has =
-        std::any_of(points.begin(), points.end(),
-                    [&](const persist::Point& other) { return SamePoint(point, other); }) ||
-        std::any_of(checkpoints.begin(), checkpoints.end(), [&](const persist::Checkpoint& other) {
-          return SamePoint(point, other.point);
-        });
-    if (!has) return false;
+    const std::vector<persist::Point>& points = stored_[node]->points;
+    if (std::none_of(points.begin(), points.end(),
+                     [&](const persist::Point& other) { return SamePoint(point, other); })) {
+      return false;
+    }
   }
   return true;
 }
 
 std::optional<persist::Point> RecoveryRound::NewestCommon() const {
   std::optional<persist::Point> newest;
-  for (uint32_t node = 0; node < options_.nodes.size(); ++node) {
-    if (options_.nodes[node].weight == 0) continue;
-    for (const persist::Point& point : stored_[node]->points) {
-      if (IsDamaged(point) || !AllHave(point)) continue;
-      if (!newest || point.step > newest->step) newest = point;
-    }
+  for (const persist::Point& point : stored_[options_.lead]->points) {
+    if (IsDamaged(point) || !AllHave(point)) continue;
+    if (!newest || point.step > newest->step) newest = point;
   }
   return newest;
 }

@@ -84,8 +84,6 @@ class RecoveryRound {
   void OnUnreadable(const std::string& what);
   std::string DescribeDamaged() const;
   bool AllHave(const persist::Point& point) const;
-  // Of the points, not of the checkpoints: these are gone back to when somebody asks for it. But a
-  // node that is at a checkpoint has gone back to it, and the others follow: a restore was cut.
   std::optional<persist::Point> NewestCommon() const;
   std::optional<persist::Point> CommonCheckpoint() const;
   void ChooseTarget();

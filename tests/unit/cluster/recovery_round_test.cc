@@ -43,25 +43,6 @@ TEST(RecoveryRound, GoesBackToTheNewestPointOfAll) {
   EXPECT_EQ(round.target(), PointAt(20));
 }
 
-// A restore that was cut by the death of the lead: the others are at the checkpoint already.
-TEST(RecoveryRound, ARestoreThatWasCutIsBroughtToItsEnd) {
-  const persist::Checkpoint base = {.name = "base", .point = PointAt(3, kOlder)};
-  RecoveryRound round = RoundOf(2);
-  round.OnPrepared(0, Stored({PointAt(8)}, {base}));
-  round.OnPrepared(1, Stored({PointAt(3, kOlder)}, {base}));
-  ASSERT_EQ(round.phase(), Phase::kRollingBack);
-  EXPECT_EQ(round.target(), PointAt(3, kOlder));
-}
-
-// A checkpoint that no node has gone back to is nobody's newest point.
-TEST(RecoveryRound, DoesNotGoBackToACheckpointByItself) {
-  const persist::Checkpoint base = {.name = "base", .point = PointAt(3, kOlder)};
-  RecoveryRound round = RoundOf(2);
-  round.OnPrepared(0, Stored({PointAt(8)}, {base}));
-  round.OnPrepared(1, Stored({PointAt(9)}, {base}));
-  EXPECT_EQ(round.phase(), Phase::kImpossible);
-}
-
 TEST(RecoveryRound, LeadComesLast) {
   RecoveryRound round = RoundOf(3);
   for (uint32_t node = 0; node < 3; ++node) round.OnPrepared(node, Stored({PointAt(5)}));
