@@ -141,7 +141,7 @@ void FaultFileSystem::SyncedFolder(const std::string& name) {
 
 void FaultFileSystem::Undo(const Change& change) {
   ++undone_;
-  const auto put = [&](const std::string& name, const std::string& content) {
+  const auto put = [&](const std::string& name, const std::string& content) LUWU_REQUIRES(mutex_) {
     (void)rocksdb::WriteStringToFile(target(), content, name, /*should_sync=*/true);
     sizes_[name] = {content.size(), content.size()};
   };

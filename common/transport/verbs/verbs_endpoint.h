@@ -95,7 +95,6 @@ class VerbsEndpoint final : public Link {
   std::vector<WorkQueue::Settled> settled_;
   TimePoint busy_until_;
   std::string last_words_;
-  bool ended_ = false;
   bool protection_fault_ = false;
 };
 

@@ -90,7 +90,7 @@ TEST(StatusTest, MacrosReturnTheFirstError) {
 }
 
 TEST(StatusDeathTest, AnErrorWithoutACodeIsADefect) {
-  EXPECT_DEATH(MakeError(ErrorCode::kOk, "x"), "needs an error code");
+  EXPECT_DEATH((void)MakeError(ErrorCode::kOk, "x"), "needs an error code");
 }
 
 }  // namespace
