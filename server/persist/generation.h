@@ -57,6 +57,7 @@ struct JobRecord {
   uint64_t epoch = 0;
   std::string spec;                // serialized by the caller, opaque here
   uint64_t nodes_fingerprint = 0;  // of the node list that the job was created with
+  std::string restoring = {};      // see JobStorage::NoteRestore
 
   bool operator==(const JobRecord&) const = default;
 };

@@ -243,6 +243,7 @@ Status JobStore::RollBack(const Point& point, uint64_t epoch) {
     for (const auto& [step, stored] : index_.points()) batch.Delete(number_, stored);
     job = {number_, record_, reserve_bytes_, branch.number};
     job.record.epoch = epoch;
+    job.record.restoring.clear();
   }
   batch.Put(number_, branch);
   batch.Put(number_, kept);
@@ -255,13 +256,31 @@ Status JobStore::RollBack(const Point& point, uint64_t epoch) {
   std::unordered_map<uint64_t, uint64_t> loose;
   {
     const MutexLock lock(mutex_);
-    record_.epoch = epoch;
+    record_ = job.record;
     index_.SwitchTo(branch, kept);
     settled_ = true;
     loose.swap(loose_);
   }
   Remove(garbage);
   for (const auto& [place, bytes] : loose) Free(place, bytes);
+  return OkStatus();
+}
+
+Status JobStore::NoteRestore(const std::string& checkpoint) {
+  const MutexLock ordered(order_mutex_);
+  RETURN_IF_ERROR(parts_.state->Usable());
+  StoredJob job;
+  {
+    const MutexLock lock(mutex_);
+    if (record_.restoring == checkpoint) return OkStatus();
+    job = {number_, record_, reserve_bytes_, index_.branch()};
+  }
+  job.record.restoring = checkpoint;
+  Catalogue::Batch batch;
+  batch.Put(job);
+  RETURN_IF_ERROR(WriteCatalogue(&batch, /*sync=*/true));
+  const MutexLock lock(mutex_);
+  record_.restoring = checkpoint;
   return OkStatus();
 }
 

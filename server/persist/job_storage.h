@@ -81,6 +81,9 @@ class JobStorage {
   // checkpoint needs is free, generations in nobody's point included (the caller holds none). The
   // job has `epoch` from then on.
   virtual Status RollBack(const Point& point, uint64_t epoch) = 0;
+  // Keeps in the record, synced, that the job is on its way to a checkpoint on all nodes; RollBack
+  // takes it out, as does an empty name.
+  virtual Status NoteRestore(const std::string& checkpoint) = 0;
 
   // While set, payload that would wait for space is given up with kCancelled: the job that wrote it
   // has ended.

@@ -55,6 +55,7 @@ class JobStore final : public JobStorage, public std::enable_shared_from_this<Jo
   Status DeleteCheckpoint(const std::string& name) override;
   StatusOr<HeldCheckpoint> HoldCheckpoint(const std::string& name) override;
   Status RollBack(const Point& point, uint64_t epoch) override;
+  Status NoteRestore(const std::string& checkpoint) override;
   void RefuseWaiting(bool refuse) override { refuses_waiting_ = refuse; }
   JobRecord record() const override;
 

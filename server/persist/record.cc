@@ -67,6 +67,7 @@ class Decoder {
     return text;
   }
   bool ok() const { return ok_; }
+  bool at_end() const { return left_.empty(); }
 
  private:
   template <typename T>
@@ -204,6 +205,7 @@ std::string EncodeJob(const StoredJob& job) {
   encoder.U64(job.record.nodes_fingerprint);
   encoder.Text(job.record.name);
   encoder.Text(job.record.spec);
+  if (!job.record.restoring.empty()) encoder.Text(job.record.restoring);
   return encoder.Seal(JobKey(job.number));
 }
 
@@ -263,6 +265,7 @@ StatusOr<StoredJob> DecodeJob(std::string_view key, std::string_view value) {
   job.record.nodes_fingerprint = decoder.U64();
   job.record.name = decoder.Text();
   job.record.spec = decoder.Text();
+  if (!decoder.at_end()) job.record.restoring = decoder.Text();
   return Finish(key, decoder, job);
 }
 

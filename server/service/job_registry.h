@@ -29,6 +29,7 @@
 #include "server/cluster/commit_coordinator.h"
 #include "server/cluster/recovery_round.h"
 #include "server/persist/node_storage.h"
+#include "server/service/described_job.h"
 #include "server/service/work_queue.h"
 #include "server/step/job.h"
 
@@ -43,42 +44,6 @@ struct JoinedJob {
   uint64_t lineage = 0;  // the job's first epoch
 };
 using JoinCallback = std::function<void(StatusOr<JoinedJob>)>;
-
-enum class JobPhase : uint8_t { kCreating, kLive, kRecovering, kLost };
-
-// A job that is known but not served.
-struct AbsentJob {
-  std::string name;
-  uint64_t epoch = 0;
-  JobPhase phase = JobPhase::kRecovering;
-  std::string detail;     // what it waits for, or why it is lost
-  bool unusable = false;  // lost whatever the other nodes have
-};
-
-struct DescribedJob {
-  JobSpec spec;
-  uint64_t epoch = 0;
-  uint64_t lineage = 0;
-  uint64_t first_step = 0;  // under this epoch
-  JobPhase phase = JobPhase::kLive;
-  std::string detail;
-};
-
-// A point to be kept on this node under a name.
-struct CheckpointRequest {
-  std::string job;
-  uint64_t epoch = 0;
-  std::string name;
-  uint64_t step = 0;
-  int64_t created_unix_s = 0;
-};
-
-// What is needed to read what is stored of a job on this node.
-struct StoredPart {
-  JobSpec spec;
-  uint64_t epoch = 0;
-  std::shared_ptr<persist::JobStorage> storage;
-};
 
 class JobRegistry {
  public:
@@ -134,6 +99,8 @@ class JobRegistry {
   // A job that was given up is `recovering` again: something has changed that may help it. False
   // when nothing can, or it is not lost.
   bool Reconsider(const std::string& name, const std::string& why) LUWU_EXCLUDES(mutex_);
+  // Kept until the job has gone back to a point: a lead that starts again goes on with it.
+  Status NoteRestore(const std::string& name, const std::string& checkpoint) LUWU_EXCLUDES(mutex_);
   // What a recovering job waits for, for status and messages.
   void NoteProgress(const std::string& name, const std::string& what) LUWU_EXCLUDES(mutex_);
   // On the lead: whether a node that knows the job by `epoch` may have it rolled back. kNotFound,

@@ -236,6 +236,11 @@ bool JobRegistry::Reconsider(const std::string& name, const std::string& why) {
   return true;
 }
 
+Status JobRegistry::NoteRestore(const std::string& name, const std::string& checkpoint) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<persist::JobStorage> storage, StorageOf(name));
+  return storage->NoteRestore(checkpoint);
+}
+
 void JobRegistry::NoteProgress(const std::string& name, const std::string& what) {
   MutexLock lock(mutex_);
   const auto found = entries_.find(name);
@@ -365,11 +370,13 @@ std::vector<AbsentJob> JobRegistry::AbsentJobs() const {
   std::vector<AbsentJob> absent;
   for (const auto& [name, entry] : entries_) {
     if (entry.phase != JobPhase::kRecovering && entry.phase != JobPhase::kLost) continue;
-    absent.push_back({.name = name,
-                      .epoch = entry.epoch,
-                      .phase = entry.phase,
-                      .detail = entry.detail,
-                      .unusable = !entry.unusable.empty()});
+    absent.push_back(
+        {.name = name,
+         .epoch = entry.epoch,
+         .phase = entry.phase,
+         .detail = entry.detail,
+         .unusable = !entry.unusable.empty(),
+         .restoring = entry.storage == nullptr ? "" : entry.storage->record().restoring});
   }
   return absent;
 }

@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "common/base/hmac.h"
@@ -142,7 +141,7 @@ StatusOr<persist::Point> RecoveryDriver::Restore(const std::string& job,
 }
 
 void RecoveryDriver::BeginRounds() {
-  std::set<std::string> jobs;
+  std::map<std::string, std::string> jobs;  // and the checkpoint of a restore that was cut
   std::map<std::string, uint64_t> begun;
   std::map<std::string, std::string> checkpoints;
   {
@@ -154,10 +153,10 @@ void RecoveryDriver::BeginRounds() {
   }
   for (const auto& [job, epoch] : begun) {
     // Once more: a round may have done what was asked for meanwhile.
-    if (registry_->CheckRecoverable(job, epoch).ok()) jobs.insert(job);
+    if (registry_->CheckRecoverable(job, epoch).ok()) jobs[job] = "";
   }
   for (const AbsentJob& job : registry_->AbsentJobs()) {
-    if (job.phase == JobPhase::kRecovering) jobs.insert(job.name);
+    if (job.phase == JobPhase::kRecovering) jobs[job.name] = job.restoring;
   }
   for (const auto& [job, checkpoint] : checkpoints) {
     const auto found = active_.find(job);
@@ -165,8 +164,8 @@ void RecoveryDriver::BeginRounds() {
     active_.erase(job);
     StartRound(job, checkpoint, {}, 0);
   }
-  for (const std::string& job : jobs) {
-    if (!active_.contains(job)) StartRound(job, "", {}, 0);
+  for (const auto& [job, checkpoint] : jobs) {
+    if (!active_.contains(job)) StartRound(job, checkpoint, {}, 0);
   }
 }
 
@@ -242,6 +241,7 @@ void RecoveryDriver::Ask(const std::string& job, Active& active) {
     }
     return;
   }
+  if (!NoteRestore(job, round)) return;
   const persist::Point target = round.target();
   const auto answers = AskAll<Status>(others.size(), [&](size_t i, PeerClient::Done done) {
     peers_->RollBack(others[i], job, active.epoch, target, std::move(done));
@@ -252,6 +252,17 @@ void RecoveryDriver::Ask(const std::string& job, Active& active) {
   }
 }
 
+// Before the first node goes back: the others then have nothing in common with this one but the
+// checkpoint, so a lead that starts again has to go on with it.
+bool RecoveryDriver::NoteRestore(const std::string& job, const RecoveryRound& round) {
+  if (round.checkpoint().empty()) return true;
+  const Status noted = registry_->NoteRestore(job, round.checkpoint());
+  if (noted.ok()) return true;
+  LogWarning("restore_not_noted", "job={} checkpoint=\"{}\" why=\"{}\"", job, round.checkpoint(),
+             ToString(noted));
+  return false;
+}
+
 void RecoveryDriver::Conclude(const std::string& job, const Active& active) {
   const RecoveryRound& round = active.round;
   const bool done = round.phase() == Phase::kDone;
@@ -259,6 +270,11 @@ void RecoveryDriver::Conclude(const std::string& job, const Active& active) {
           active.epoch, round.reason());
   // Without its checkpoint the job goes back to its newest point, in a round of its own.
   if (!done && round.checkpoint().empty()) registry_->Condemn(job, round.reason());
+  if (!done && !round.checkpoint().empty()) {
+    const Status cleared = registry_->NoteRestore(job, "");
+    if (!cleared.ok())
+      LogWarning("restore_not_cleared", "job={} why=\"{}\"", job, ToString(cleared));
+  }
   MutexLock lock(mutex_);
   const auto wish = wishes_.find(job);
   if (wish == wishes_.end() || wish->second.checkpoint != round.checkpoint()) return;

@@ -76,6 +76,8 @@ class RecoveryDriver {
   void BeginRounds() LUWU_EXCLUDES(mutex_);
   void StartRound(const std::string& job, std::string checkpoint,
                   std::vector<DoubtfulPoint> doubtful, uint64_t pause_ms);
+  // False: not yet, ask again.
+  bool NoteRestore(const std::string& job, const RecoveryRound& round);
   // True while there is something to do at once.
   bool Advance(const std::string& job, Active& active);
   void Ask(const std::string& job, Active& active);

@@ -163,9 +163,15 @@ class MemoryStorage final : public persist::JobStorage {
     MutexLock lock(mutex_);
     points_ = {point};
     record_.epoch = epoch;
+    record_.restoring.clear();
     Collect();
     std::erase_if(payloads_,
                   [needed = Needed()](const auto& each) { return !needed.contains(each.first); });
+    return OkStatus();
+  }
+  Status NoteRestore(const std::string& checkpoint) override {
+    MutexLock lock(mutex_);
+    record_.restoring = checkpoint;
     return OkStatus();
   }
   uint64_t used_bytes() const override {

@@ -201,6 +201,29 @@ def test_lost_job_comes_back_when_the_missing_directory_does(durable_cluster):
     trainer.check()
 
 
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("failpoint", ["persist.rollback.before", "persist.rollback.after"])
+def test_restore_cut_by_a_death_is_brought_to_its_end(durable_cluster, victim, failpoint):
+    """With the lead dead, one node was at the checkpoint and the lead at its newest point: lost."""
+    cluster = durable_cluster(nodes=2)
+    cluster.kill(victim)
+    cluster.daemons[victim].env = {**os.environ, "LUWU_FAILPOINTS": f"{failpoint}=kill@1"}
+    cluster.start(victim)
+    trainer = Trainer(cluster.endpoints, job_of("cut"), Oracle())
+    trainer.train_until(3)
+    assert ctl(cluster, "checkpoint", "create", "cut", "base").returncode == 0
+    trainer.train_until(6)
+    ctl(cluster, "--timeout-ms", "5000", "checkpoint", "restore", "cut", "base")
+    assert not cluster.daemons[victim].alive()
+    cluster.kill(victim)
+    cluster.daemons[victim].env = None
+    cluster.start(victim)
+    trainer.durable_step = 0  # what came after the checkpoint is given up
+    assert trainer.resume() == 3
+    trainer.train_until(5)
+    trainer.check()
+
+
 # ---- deleting while the job comes back -----------------------------------------------------------
 
 

@@ -39,6 +39,9 @@ TEST(Record, GivesBackEveryField) {
   EXPECT_EQ(found->record, stored.record);
   EXPECT_EQ(found->reserve_bytes, 1234u);
   EXPECT_EQ(found->branch, 6u);
+  StoredJob restoring = stored;
+  restoring.record.restoring = "best";
+  EXPECT_EQ(DecodeJob(JobKey(9), EncodeJob(restoring))->record, restoring.record);
 
   const auto branch = DecodeBranch(BranchKey(2, 5), EncodeBranch(2, {5, 4, 88}), &job);
   ASSERT_TRUE(branch.ok());
@@ -63,7 +66,7 @@ TEST(Record, EveryFlippedBitOfKeyOrValueIsFound) {
 }
 
 TEST(Record, EveryTruncationIsFound) {
-  const StoredJob stored{9, {"job", 3, "spec", 77}, 1234, 6};
+  const StoredJob stored{9, {"job", 3, "spec", 77, "best"}, 1234, 6};
   const std::string value = EncodeJob(stored);
   for (size_t bytes = 0; bytes < value.size(); ++bytes) {
     EXPECT_EQ(CodeOf(DecodeJob(JobKey(9), value.substr(0, bytes)).status()), ErrorCode::kCorrupt);

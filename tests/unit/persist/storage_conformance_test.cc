@@ -160,6 +160,24 @@ TEST_P(Storage, RollBackKeepsThePointAndNothingNewer) {
   EXPECT_EQ(CodeOf(job_->RollBack({.step = 2, .epoch = 1}, 6)), ErrorCode::kNotFound);
 }
 
+TEST_P(Storage, ARestoreIsNotedUntilTheJobHasGoneBack) {
+  Create();
+  CommitStepOk(1);
+  ASSERT_TRUE(job_->NoteRestore("best").ok());
+  Reopen();
+  EXPECT_EQ(job_->record().restoring, "best");
+  CommitStepOk(2);
+  ASSERT_TRUE(job_->RollBack({.step = 2, .epoch = 1}, 5).ok());
+  EXPECT_EQ(job_->record().restoring, "");
+  Reopen();
+  EXPECT_EQ(job_->record().restoring, "");
+  EXPECT_EQ(job_->record().epoch, 5u);
+  ASSERT_TRUE(job_->NoteRestore("best").ok());
+  ASSERT_TRUE(job_->NoteRestore("").ok());
+  Reopen();
+  EXPECT_EQ(job_->record().restoring, "");
+}
+
 TEST_P(Storage, ACheckpointOutlivesItsPointAndAnotherHistory) {
   Create();
   CommitStepOk(1);
