@@ -54,6 +54,11 @@ class JobStorage {
   // Into `data`, aligned and padded as above. kCorrupt, naming job and shard, when the device fails
   // or the checksum is not the one that was written.
   virtual void Read(const ShardEntry& entry, std::byte* data, ReadCallback done) = 0;
+  // Memory that transfers use again and again may be registered with the kernel; a hint. Who adopts
+  // memory forgets it before unmapping it, when no transfer uses it any more: otherwise transfers
+  // of whatever is mapped there later would go to the old pages.
+  virtual void AdoptBuffers(ByteSpan memory) = 0;
+  virtual void ForgetBuffers(ByteSpan memory) = 0;
   // Of a generation that is in no point.
   virtual void Discard(const Generation& generation) = 0;
 

@@ -41,6 +41,14 @@ JobStore::JobStore(Parts parts, Catalogue::Job job)
       record_(std::move(job.job.record)),
       index_(std::move(job.index)) {}
 
+void JobStore::AdoptBuffers(ByteSpan memory) {
+  if (parts_.queue != nullptr) parts_.queue->AdoptBuffers(memory);
+}
+
+void JobStore::ForgetBuffers(ByteSpan memory) {
+  if (parts_.queue != nullptr) parts_.queue->ForgetBuffers(memory);
+}
+
 PayloadStore* JobStore::StoreOf(uint64_t place) const {
   return (place & kInlineBit) != 0 ? parts_.values.get() : parts_.extents.get();
 }

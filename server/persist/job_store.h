@@ -32,6 +32,7 @@ class JobStore final : public JobStorage, public std::enable_shared_from_this<Jo
     Catalogue* catalogue = nullptr;  // outlives the job
     NodeState* state = nullptr;      // outlives the job
     WorkThreads* threads = nullptr;  // outlives the job; checks what was read
+    DiskQueue* queue = nullptr;      // outlives the job; null with `rocksdb_values`
     std::unique_ptr<PayloadStore> extents;
     std::unique_ptr<PayloadStore> values;  // small ones
     const std::atomic<uint64_t>* stop_checkpoints_bytes =
@@ -44,6 +45,8 @@ class JobStore final : public JobStorage, public std::enable_shared_from_this<Jo
 
   void Write(uint32_t shard, std::byte* data, uint64_t bytes, WriteCallback done) override;
   void Read(const ShardEntry& entry, std::byte* data, ReadCallback done) override;
+  void AdoptBuffers(ByteSpan memory) override;
+  void ForgetBuffers(ByteSpan memory) override;
   void Discard(const Generation& generation) override;
   Status Commit(const Point& point, const std::vector<ShardEntry>& changed,
                 SyncLevel level) override;

@@ -78,11 +78,6 @@ class NodeStorage {
   // fail.
   virtual Status DeleteJob(const std::string& name) = 0;
 
-  // Memory that transfers use again and again may be registered with the kernel; a hint. Who adopts
-  // memory forgets it before unmapping it, when no transfer uses it any more: otherwise transfers
-  // of whatever is mapped there later would go to the old pages.
-  virtual void AdoptBuffers(ByteSpan memory) = 0;
-  virtual void ForgetBuffers(ByteSpan memory) = 0;
   // Ends what waits for space with kCancelled, and waits for the writes that are under way, whose
   // callbacks must not wait for the caller; nothing is written afterwards. Reads go on.
   virtual void Shutdown() = 0;

@@ -184,6 +184,7 @@ StatusOr<std::shared_ptr<JobStore>> NodeStore::MakeJob(Catalogue::Job job) {
   parts.catalogue = catalogue_.get();
   parts.state = &state_;
   parts.threads = threads_.get();
+  parts.queue = queue_.get();
   ASSIGN_OR_RETURN(parts.extents, OpenPayload(job.job.number));
   parts.values = std::make_unique<SlotStore>(catalogue_->db(), threads_.get(), job.job.number,
                                              SlotStore::Durability::kByLog);
@@ -383,14 +384,6 @@ Status NodeStore::DeleteJob(const std::string& name) {
     jobs_.erase(found);
   }
   return job->Destroy();
-}
-
-void NodeStore::AdoptBuffers(ByteSpan memory) {
-  if (queue_ != nullptr) queue_->AdoptBuffers(memory);
-}
-
-void NodeStore::ForgetBuffers(ByteSpan memory) {
-  if (queue_ != nullptr) queue_->ForgetBuffers(memory);
 }
 
 void NodeStore::Shutdown() {

@@ -45,8 +45,6 @@ class NodeStore final : public NodeStorage {
                                                   uint64_t reserve_bytes) override;
   StatusOr<std::shared_ptr<JobStorage>> OpenJob(const std::string& name) override;
   Status DeleteJob(const std::string& name) override;
-  void AdoptBuffers(ByteSpan memory) override;
-  void ForgetBuffers(ByteSpan memory) override;
   void Shutdown() override;
   StorageSnapshot Snapshot() const override;
 

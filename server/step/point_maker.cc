@@ -24,6 +24,7 @@ StatusOr<std::unique_ptr<PointMaker>> PointMaker::Create(
                                                          : persist::SyncLevel::kSynced;
   maker->buffer_bytes_ = plan.buffer_bytes;
   ASSIGN_OR_RETURN(maker->memory_, AllocateHuge(plan.point_buffers * plan.buffer_bytes));
+  maker->adopted_ = {maker->storage_, maker->memory_.span()};
   MutexLock lock(maker->mutex_);
   for (const LocalShard& shard : map.shards()) {
     maker->shards_.push_back({ShapeOf(spec, shard), std::nullopt, nullptr});

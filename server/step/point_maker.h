@@ -24,6 +24,7 @@
 #include "common/base/sync.h"
 #include "common/tensor/job_spec.h"
 #include "common/wire/shard_map.h"
+#include "server/persist/adopted_buffers.h"
 #include "server/persist/job_storage.h"
 #include "server/store/residency_plan.h"
 #include "server/store/served_copies.h"
@@ -102,6 +103,7 @@ class PointMaker {
   persist::SyncLevel level_ = persist::SyncLevel::kSynced;
   uint64_t buffer_bytes_ = 0;
   Mapping memory_;
+  persist::AdoptedBuffers adopted_;
   const ServedCopies* weights_ = nullptr;
   Hooks hooks_;
   std::thread thread_;

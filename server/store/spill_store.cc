@@ -20,6 +20,7 @@ StatusOr<std::unique_ptr<SpillStore>> SpillStore::Create(const JobSpec& spec, co
   store->use_ = std::move(use);
   store->buffer_bytes_ = plan.buffer_bytes;
   ASSIGN_OR_RETURN(store->memory_, AllocateHuge(plan.buffers * plan.buffer_bytes));
+  store->adopted_ = {store->use_->shared_storage(), store->memory_.span()};
   MutexLock lock(store->mutex_);
   for (uint32_t i = 0; i < map.shard_count(); ++i) {
     Slot slot;

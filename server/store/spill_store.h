@@ -30,6 +30,7 @@
 #include "common/base/sync.h"
 #include "common/tensor/job_spec.h"
 #include "common/wire/shard_map.h"
+#include "server/persist/adopted_buffers.h"
 #include "server/persist/job_storage.h"
 #include "server/store/residency_plan.h"
 #include "server/store/state_shape.h"
@@ -119,6 +120,7 @@ class SpillStore {
   std::shared_ptr<StorageUse> use_;
   uint64_t buffer_bytes_ = 0;
   Mapping memory_;
+  persist::AdoptedBuffers adopted_;
 
   mutable Mutex mutex_;
   CondVar changed_;

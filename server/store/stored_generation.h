@@ -23,6 +23,7 @@ class StorageUse {
       : storage_(std::move(storage)) {}
 
   persist::JobStorage& storage() const { return *storage_; }
+  const std::shared_ptr<persist::JobStorage>& shared_storage() const { return storage_; }
   void Discard(const persist::Generation& generation) {
     MutexLock lock(mutex_);
     if (!ended_) storage_->Discard(generation);

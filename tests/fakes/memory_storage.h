@@ -102,6 +102,8 @@ class MemoryStorage final : public persist::JobStorage {
       done(status);
     });
   }
+  void AdoptBuffers(ByteSpan) override {}
+  void ForgetBuffers(ByteSpan) override {}
   void Discard(const persist::Generation& generation) override {
     MutexLock lock(mutex_);
     LUWU_CHECK(!Needed().contains(generation.place), "what is in a point is not discarded");

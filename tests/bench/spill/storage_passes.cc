@@ -73,10 +73,10 @@ Status StoragePasses::Start() {
     byte = static_cast<std::byte>(x >> 56);
   }
   ASSIGN_OR_RETURN(node_, persist::NodeStorage::Open(options_.storage));
-  node_->AdoptBuffers(memory_.span());
   ASSIGN_OR_RETURN(
       job_, node_->CreateJob({.name = "bench", .epoch = 1, .spec = "", .nodes_fingerprint = 0},
                              2 * options_.shards * options_.shard_bytes));
+  job_->AdoptBuffers(memory_.span());
   return OkStatus();
 }
 

@@ -98,7 +98,7 @@ TEST_P(BitFlip, IsDetectedOrNotUsed) {
       files.push_back(fs::relative(entry.path(), master).string());
   }
   const char* const wanted = std::getenv("LUWU_BIT_FLIPS");
-  const uint64_t flips = wanted == nullptr ? 300 : std::strtoull(wanted, nullptr, 10);
+  const uint64_t flips = wanted == nullptr ? 1250 : std::strtoull(wanted, nullptr, 10);
   std::mt19937_64 random(7);
   std::map<Outcome, uint64_t> outcomes;
   for (uint64_t i = 0; i < flips; ++i) {

@@ -299,7 +299,7 @@ TEST_P(Storage, ManyWritesAtOnceFromACallback) {
   constexpr uint64_t kBytes = 2 * kMiB + 4096;
   constexpr uint32_t kCount = 24;
   IoBuffer memory(kCount * kBytes);
-  node_->AdoptBuffers({memory.data(), kCount * kBytes});
+  job_->AdoptBuffers({memory.data(), kCount * kBytes});
   std::vector<StatusOr<Generation>> results(kCount, Error(ErrorCode::kInternal, "not called"));
   std::promise<void> all;
   std::atomic<uint32_t> left{kCount};
@@ -340,9 +340,9 @@ TEST_P(Storage, TakesMemoryMappedWhereForgottenMemoryWas) {
                 [&](StatusOr<Generation> done) { result.set_value(std::move(done)); });
     return result.get_future().get();
   };
-  node_->AdoptBuffers({data, kBytes});
+  job_->AdoptBuffers({data, kBytes});
   ASSERT_TRUE(write_from_there(0).ok());
-  node_->ForgetBuffers({data, kBytes});
+  job_->ForgetBuffers({data, kBytes});
   ASSERT_EQ(::munmap(address, kBytes), 0);
   ASSERT_EQ(map(address), address);
   const StatusOr<Generation> second = write_from_there(1);
