@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "common/base/liveness.h"
 #include "common/base/log.h"
 #include "common/base/sync.h"
 #include "common/rpc/channel.h"
@@ -51,6 +52,8 @@ std::string ReadBootId() {
   file >> id;
   return id;
 }
+
+double InGiB(uint64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(kGiB); }
 
 uint32_t ThreadsOf(const DaemonConfig& config) {
   if (config.optimizer_threads > 0) return config.optimizer_threads;
@@ -118,6 +121,25 @@ class RunningDaemon final : public Daemon {
     sessions_.Sweep();
     acceptor_.reset();
     if (ran) LogInfo("node_stopped", "node={}", node);
+  }
+
+  ServiceView Look() const override {
+    ServiceView view;
+    const AbsentJob* lost = nullptr;
+    const std::vector<AbsentJob> absent = registry_->AbsentJobs();
+    for (const AbsentJob& job : absent) {
+      view.pending = view.pending || job.phase == JobPhase::kRecovering;
+      view.working = view.working || job.working;
+      if (lost == nullptr || (job.working && !lost->working)) lost = &job;
+    }
+    view.text =
+        fmt::format("jobs served: {}; memory {:.1f} of {:.1f} GiB", registry_->Jobs().size(),
+                    InGiB(budget_.used()), InGiB(config_.memory_budget_bytes));
+    if (lost != nullptr) {
+      view.text = fmt::format("jobs not served: {} ({}: {}); {}", absent.size(), lost->name,
+                              lost->detail, view.text);
+    }
+    return view;
   }
 
   const DaemonConfig& config() const override { return config_; }
@@ -311,6 +333,7 @@ class RunningDaemon final : public Daemon {
 
   // Leases, deadlines and late links; and every second a look at the whole.
   void Housekeep() {
+    LiveLoop live("luwu-house");
     uint32_t ticks = 0;
     ControlProbe probe(config_.node().control_address);
     while (true) {
@@ -320,10 +343,12 @@ class RunningDaemon final : public Daemon {
         wake_.WaitUntil(mutex_, DeadlineAfter(kTickMs));
         if (stopping_) return;
       }
+      live.Begin();
       registry_->Tick(clock_.Now());
       sessions_.Sweep();
       if (++ticks % kTicksPerObservation == 0) status_->Observe();
       if (ticks % kTicksPerProbe == 0 && probe.IsDead()) PostRebuild();
+      live.End();
     }
   }
 

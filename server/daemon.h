@@ -17,6 +17,7 @@
 
 #include "common/base/status.h"
 #include "server/config.h"
+#include "server/ops/service_reporter.h"
 
 namespace luwu {
 
@@ -28,6 +29,9 @@ class Daemon {
 
   // Takes a few seconds at most. `reason` goes to the log. Idempotent.
   virtual void Stop(const std::string& reason) = 0;
+
+  // For the service manager. Any thread, until Stop.
+  virtual ServiceView Look() const = 0;
 
   // As configured, with the ports that were chosen for port 0.
   virtual const DaemonConfig& config() const = 0;

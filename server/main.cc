@@ -4,6 +4,7 @@
 // command line or configuration, 3 when a second signal or a stop that hung cut it short. Errors
 // are one or more lines on stderr, each beginning "luwud: ".
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -22,6 +23,7 @@
 #include "server/config.h"
 #include "server/daemon.h"
 #include "server/ops/process.h"
+#include "server/ops/service_reporter.h"
 #include "server/ops/signals.h"
 
 namespace {
@@ -111,7 +113,39 @@ bool WriteReady(int fd, const luwu::Daemon& daemon) {
   return written;
 }
 
-int Serve(const luwu::DaemonConfig& config, std::optional<int> ready_fd) {
+// What can change while the daemon runs is the log level; the rest waits for the next start.
+void Reload(const std::string& path, const Flags& flags, const luwu::DaemonConfig& running) {
+  luwu::StatusOr<luwu::DaemonConfig> fresh = luwu::LoadConfig(path);
+  if (!fresh.ok()) {
+    luwu::LogError("reload_refused", "file={} why=\"{}\"", path, luwu::MessageOf(fresh.status()));
+    return;
+  }
+  if (!flags.log_level.empty()) luwu::ParseLogLevel(flags.log_level, &fresh->log_level);
+  luwu::SetLogLevel(fresh->log_level);
+  luwu::LogInfo("reloaded", "file={} log_level={}", path, luwu::LogLevelName(fresh->log_level));
+  fresh->log_level = running.log_level;
+  if (!(*fresh == running)) {
+    luwu::LogWarning("reload_incomplete",
+                     "file={} why=\"more than [log] level has changed\" "
+                     "action=\"restart luwud for the rest\"",
+                     path);
+  }
+}
+
+// Returns the signal that ends the daemon.
+int ServeUntilSignal(const Flags& flags, const luwu::DaemonConfig& config,
+                     luwu::ServiceReporter* reporter) {
+  while (true) {
+    const int signal = luwu::WaitForSignal();
+    if (signal != SIGHUP || flags.config.empty()) return signal;
+    reporter->Reloading();
+    Reload(flags.config, flags, config);
+    reporter->Reloaded();
+  }
+}
+
+int Serve(const luwu::DaemonConfig& config, const Flags& flags, luwu::ServiceReporter* reporter) {
+  const std::optional<int> ready_fd = flags.ready_fd;
   luwu::StatusOr<std::unique_ptr<luwu::Daemon>> daemon = luwu::Daemon::Start(config);
   if (!daemon.ok()) return Fail(daemon.status(), kExitRuntime);
   if (ready_fd && !WriteReady(*ready_fd, **daemon)) {
@@ -119,9 +153,12 @@ int Serve(const luwu::DaemonConfig& config, std::optional<int> ready_fd) {
                             "--ready-fd {}: the descriptor cannot be written to", *ready_fd),
                 kExitUsage);
   }
-  const int signal = luwu::WaitForTermination();
+  reporter->Serving([raw = daemon->get()] { return raw->Look(); });
+  const std::string reason =
+      fmt::format("SIG{}", ::sigabbrev_np(ServeUntilSignal(flags, config, reporter)));
   const luwu::StopWatch watch(kDrainSeconds);
-  (*daemon)->Stop(fmt::format("SIG{}", ::sigabbrev_np(signal)));
+  reporter->Stopping(reason);
+  (*daemon)->Stop(reason);
   daemon->reset();
   return 0;
 }
@@ -154,5 +191,6 @@ int main(int argc, char** argv) {
     return 0;
   }
   luwu::InitLog(config->log_level, config->journald);
-  return Serve(*config, flags.ready_fd);
+  luwu::ServiceReporter reporter(luwu::ServiceManager::FromEnvironment());
+  return Serve(*config, flags, &reporter);
 }

@@ -32,8 +32,10 @@ void Forget(std::vector<Pollable*>& list, Pollable* pollable) {
 }  // namespace
 
 StatusOr<std::shared_ptr<EventLoop>> EventLoop::Start(const std::string& thread_name) {
-  struct Made : EventLoop {};  // make_shared needs a constructor that it may call
-  const std::shared_ptr<EventLoop> loop = std::make_shared<Made>();
+  struct Made : EventLoop {  // make_shared needs a constructor that it may call
+    explicit Made(const std::string& name) : EventLoop(name) {}
+  };
+  const std::shared_ptr<EventLoop> loop = std::make_shared<Made>(thread_name);
   loop->epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
   loop->wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!loop->epoll_.valid() || !loop->wake_.valid()) {
@@ -222,6 +224,7 @@ void EventLoop::Run() {
     MutexLock lock(mutex_);  // thread_id_ is set under it
   }
   while (WaitForEvents()) {
+    live_.Begin();
     for (Pollable* pollable : kicks_taken_) {
       if (pollable == nullptr) continue;
       pollable->kicked_.store(false, std::memory_order_release);
@@ -231,6 +234,7 @@ void EventLoop::Run() {
     RunTasks();
     RunDeadlines();
     RunReady();
+    live_.End();
   }
   // Nobody may be left waiting for a task that was brought at the last moment.
   while (true) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/base/liveness.h"
 #include "common/base/status.h"
 #include "common/base/sync.h"
 #include "common/base/unique_fd.h"
@@ -75,7 +76,7 @@ class EventLoop {
     bool done = false;
   };
 
-  EventLoop() = default;
+  explicit EventLoop(const std::string& name) : live_(name) {}
   void Run();
   bool WaitForEvents();
   void RunTasks();
@@ -91,6 +92,7 @@ class EventLoop {
   std::thread::id thread_id_;
 
   // Progress thread.
+  LiveLoop live_;
   std::vector<Pollable*> ready_;  // for the next turn
   std::vector<Pollable*> turn_;   // being run; removed ones become null
   Pollable* current_ = nullptr;

@@ -50,7 +50,7 @@ void BlockTerminationSignals() {
   for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGALRM}) ::signal(number, SIG_DFL);
 }
 
-int WaitForTermination() {
+int WaitForSignal() {
   const sigset_t signals = TerminationSignals();
   int number = 0;
   while (sigwait(&signals, &number) != 0) {

@@ -1,6 +1,7 @@
 // Termination signals, waited for by the main thread instead of handled: no code of ours runs in a
-// signal handler. The first SIGTERM, SIGINT or SIGHUP asks for a clean stop; the second one ends
-// the process at once, with a line in the log, and so does a stop that takes too long.
+// signal handler. SIGTERM, SIGINT and, without a file to read again, SIGHUP ask for a clean stop; a
+// further one ends the process at once, with a line in the log, and so does a stop that takes too
+// long.
 //
 // Main thread only.
 #pragma once
@@ -15,8 +16,8 @@ namespace luwu {
 // ignores SIGPIPE (a peer that goes away is a write error). Call it first in main().
 void BlockTerminationSignals();
 
-// Waits for a termination signal and returns its number.
-int WaitForTermination();
+// Waits for a signal and returns its number.
+int WaitForSignal();
 
 // Exit status of a stop that was cut short.
 inline constexpr int kExitForced = 3;

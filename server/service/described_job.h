@@ -19,6 +19,7 @@ struct AbsentJob {
   JobPhase phase = JobPhase::kRecovering;
   std::string detail;     // what it waits for, or why it is lost
   bool unusable = false;  // lost whatever the other nodes have
+  bool working = false;   // this node prepares it or reads it, or has told others to
   std::string restoring;  // the checkpoint that it was being brought back to, if any
 };
 

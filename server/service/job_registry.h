@@ -101,8 +101,9 @@ class JobRegistry {
   bool Reconsider(const std::string& name, const std::string& why) LUWU_EXCLUDES(mutex_);
   // Kept until the job has gone back to a point: a lead that starts again goes on with it.
   Status NoteRestore(const std::string& name, const std::string& checkpoint) LUWU_EXCLUDES(mutex_);
-  // What a recovering job waits for, for status and messages.
-  void NoteProgress(const std::string& name, const std::string& what) LUWU_EXCLUDES(mutex_);
+  // What a recovering job waits for, for status and messages; `moving`: nodes go back now.
+  void NoteProgress(const std::string& name, const std::string& what, bool moving)
+      LUWU_EXCLUDES(mutex_);
   // On the lead: whether a node that knows the job by `epoch` may have it rolled back. kNotFound,
   // kStaleEpoch (another job of that name), kUnsupported, kJobFailed with the reason of a loss.
   Status CheckRecoverable(const std::string& name, uint64_t epoch) const LUWU_EXCLUDES(mutex_);
@@ -163,6 +164,7 @@ class JobRegistry {
     std::string unusable = {};  // not empty: nothing can be made of what is stored here, and why
     uint64_t round = 0;         // that was prepared last
     bool busy = false;          // a thread prepares it or rolls it back
+    bool moving = false;        // its nodes go back
     std::weak_ptr<Job> former = {};  // ended, but perhaps still used by calls
   };
 

@@ -199,6 +199,7 @@ void JobRegistry::EndRollback(const Blueprint& blueprint,
         entry.job = *job;
         entry.coordinator = blueprint.coordinator;
         entry.phase = JobPhase::kLive;
+        entry.moving = false;
         entry.first_step = blueprint.restore->step;
         entry.detail.clear();
       }
@@ -219,6 +220,7 @@ void JobRegistry::Condemn(const std::string& name, const std::string& why) {
   const auto found = entries_.find(name);
   if (found == entries_.end() || found->second.phase != JobPhase::kRecovering) return;
   found->second.phase = JobPhase::kLost;
+  found->second.moving = false;
   found->second.detail = why;
   LogError("job_lost", "job={} why=\"{}\"", name, why);
 }
@@ -241,11 +243,12 @@ Status JobRegistry::NoteRestore(const std::string& name, const std::string& chec
   return storage->NoteRestore(checkpoint);
 }
 
-void JobRegistry::NoteProgress(const std::string& name, const std::string& what) {
+void JobRegistry::NoteProgress(const std::string& name, const std::string& what, bool moving) {
   MutexLock lock(mutex_);
   const auto found = entries_.find(name);
   if (found == entries_.end() || found->second.phase != JobPhase::kRecovering) return;
   found->second.detail = what;
+  found->second.moving = moving;
 }
 
 Status JobRegistry::CheckRecoverable(const std::string& name, uint64_t epoch) const {
@@ -376,6 +379,7 @@ std::vector<AbsentJob> JobRegistry::AbsentJobs() const {
          .phase = entry.phase,
          .detail = entry.detail,
          .unusable = !entry.unusable.empty(),
+         .working = entry.phase == JobPhase::kRecovering && (entry.busy || entry.moving),
          .restoring = entry.storage == nullptr ? "" : entry.storage->record().restoring});
   }
   return absent;

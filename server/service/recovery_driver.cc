@@ -185,8 +185,11 @@ void RecoveryDriver::StartRound(const std::string& job, std::string checkpoint,
                                        .not_before = DeadlineAfter(pause_ms)});
 }
 
-void RecoveryDriver::NoteWait(const std::string& job, const std::string& what) {
-  registry_->NoteProgress(job, what);
+void RecoveryDriver::NoteWait(const std::string& job, const RecoveryRound& round,
+                              const std::string& what) {
+  const Phase phase = round.phase();
+  registry_->NoteProgress(job, what,
+                          phase == Phase::kRollingBack || phase == Phase::kRollingBackLead);
   MutexLock lock(mutex_);
   if (const auto wish = wishes_.find(job); wish != wishes_.end()) wish->second.waits_for = what;
 }
@@ -208,9 +211,9 @@ bool RecoveryDriver::Advance(const std::string& job, Active& active) {
   }
   const Phase before = active.round.phase();
   if (active.round.Pending().empty()) return false;
-  NoteWait(job, DescribeAsked(active.round));
+  NoteWait(job, active.round, DescribeAsked(active.round));
   Ask(job, active);
-  NoteWait(job, active.round.reason());
+  NoteWait(job, active.round, active.round.reason());
   if (active.round.phase() == Phase::kAgain) {
     LogWarning("recovery_again", "job={} why=\"{}\"", job, active.round.reason());
     const RecoveryRound former = active.round;  // which the next one replaces
@@ -311,7 +314,9 @@ void RecoveryDriver::AskLeadAbout(const AbsentJob& job, Asked* asked) {
     return;
   }
   registry_->Reconsider(job.name, "the lead brings it back");
-  if (!answer.ok()) registry_->NoteProgress(job.name, "waiting for the lead: " + MessageOf(answer));
+  if (!answer.ok()) {
+    registry_->NoteProgress(job.name, "waiting for the lead: " + MessageOf(answer), false);
+  }
 }
 
 }  // namespace luwu

@@ -84,7 +84,8 @@ class RecoveryDriver {
   void Conclude(const std::string& job, const Active& active) LUWU_EXCLUDES(mutex_);
   // For status, and for who waits for a checkpoint.
   std::string DescribeAsked(const RecoveryRound& round) const;
-  void NoteWait(const std::string& job, const std::string& what) LUWU_EXCLUDES(mutex_);
+  void NoteWait(const std::string& job, const RecoveryRound& round, const std::string& what)
+      LUWU_EXCLUDES(mutex_);
   void AskLead();
   void AskLeadAbout(const AbsentJob& job, Asked* asked);
   Status CheckCheckpoint(const std::string& job, const std::string& checkpoint, TimePoint deadline);

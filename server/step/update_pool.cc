@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include "common/base/check.h"
+#include "common/base/failpoint.h"
+#include "common/base/liveness.h"
 
 namespace luwu {
 
@@ -65,6 +67,7 @@ void UpdatePool::Loop(uint32_t number, bool pinned) {
   if (pinned) PinThisThread(number);
   ::pthread_setname_np(::pthread_self(),
                        fmt::format("luwu-update-{}", number).substr(0, 15).c_str());
+  LiveLoop live(fmt::format("luwu-update-{}", number));
   for (;;) {
     Task* task = nullptr;
     {
@@ -76,7 +79,10 @@ void UpdatePool::Loop(uint32_t number, bool pinned) {
       if (head_ == nullptr) tail_ = nullptr;
       --queued_;
     }
+    live.Begin();
+    LUWU_FAILPOINT("step.update");
     task->Run();
+    live.End();
   }
 }
 

@@ -21,7 +21,7 @@ PATIENCE_S = 30
 OWNER = Path(__file__).with_name("daemon_owner.py")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_termination_signal_ends_an_idle_daemon_cleanly(start_cluster, number):
     cluster = start_cluster(nodes=1)
     daemon = cluster.daemons[0]
@@ -30,6 +30,17 @@ def test_a_termination_signal_ends_an_idle_daemon_cleanly(start_cluster, number)
     log = daemon.log()
     assert f"node_stopping node=node0 reason={number.name}" in log
     assert log.splitlines()[-1].endswith("node_stopped node=node0")
+
+
+def test_hangup_ends_a_daemon_without_a_file_to_read_again(tmp_path):
+    shm = tmp_path / "shm.sock"
+    daemon = cluster_module.Daemon(
+        [LUWUD, "--listen", "127.0.0.1:0", "--memory", "64MiB", "--shm", shm], tmp_path
+    )
+    daemon.start()
+    daemon.send_signal(signal.SIGHUP)
+    assert daemon.wait() == 0
+    assert "node_stopping node=local reason=SIGHUP" in daemon.log()
 
 
 def test_a_second_signal_ends_a_daemon_that_is_stopping_at_once(start_cluster):
