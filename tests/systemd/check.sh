@@ -3,7 +3,7 @@
 # $OUT/report; the last line is "done".
 set -uo pipefail
 exec >> "$OUT/report" 2>&1
-trap 'journalctl --no-pager > "$OUT/journal" 2>&1; echo done' EXIT
+trap 'journalctl --no-pager > "$OUT/journal" 2>&1; echo "done"' EXIT
 
 show() { systemctl show -p "$1" --value luwud; }
 check() {  # check NAME COMMAND...
@@ -11,6 +11,7 @@ check() {  # check NAME COMMAND...
   shift
   if said=$("$@" 2>&1); then echo "ok $name"; else echo "FAILED $name: $* said: $said"; fi
 }
+# shellcheck disable=SC2053  # a pattern is wanted
 is() { local value; value=$(show "$1"); [[ $value == $2 ]] || { echo "$1=$value, not $2"; false; }; }
 await() {  # await SECONDS COMMAND...
   local end=$((SECONDS + $1))
