@@ -44,13 +44,17 @@ class TileKernel {
                              const TileArrays& tile, NormLanes* norm) {
     const uint64_t half = 2 * hn::Lanes(F32());
     const bool prefetch = sources.gradients.size() >= kPrefetchSourcesMin;
-    const Work work = {rule, key, tile, DTypeBytes(tile.served_dtype)};
-    typename State::Pending pending;
-    for (V32& largest : pending.largest) largest = hn::Zero(F32());
+    const Work work = {rule, tile, DTypeBytes(tile.served_dtype)};
+    typename State::Running running;
+    typename State::Waiting waiting;
+    State::Begin(key, tile.index, &waiting, &running);
     NormVectors squares;
     Load(*norm, &squares);
     Begun late = {};
     for (uint64_t i = 0; i < tile.count; i += BlockElements()) {
+      if (State::kIs16 && i > 0 && i % kQuantBlock == 0) {
+        State::Begin(key, tile.index + static_cast<uint32_t>(i), &waiting, &running);
+      }
       if (prefetch && i % kStep == 0) {
         PrefetchSources(sources.gradients, tile.at + i);
         State::Prefetch(tile, i);
@@ -58,28 +62,27 @@ class TileKernel {
       const Block gradient = TakeSum<State::kPaired>(sources, tile.at + i, i, &squares);
       const Begun soon = Begin(work, i, Low(gradient));
       if constexpr (kInParts) {
-        StoreMoments(work, i, soon, &pending);
+        StoreMoments(work, i, soon, &running);
         if (i > 0) FinishAndServe(work, i - half, late);
         late = Begin(work, i + half, High(gradient));
-        StoreMoments(work, i + half, late, &pending);
+        StoreMoments(work, i + half, late, &running);
         FinishAndServe(work, i, soon);
       } else {
         late = Begin(work, i + half, High(gradient));
         const Pair low = Finish(work, i, soon), high = Finish(work, i + half, late);
-        StoreMoments(work, i, soon, &pending);
-        StoreMoments(work, i + half, late, &pending);
+        StoreMoments(work, i, soon, &running);
+        StoreMoments(work, i + half, late, &running);
         ServeBoth(work, i, low, high);
       }
     }
     if constexpr (kInParts) FinishAndServe(work, tile.count - half, late);
     Store(squares, norm);
-    if constexpr (State::kIs8) State::EncodePending(key, tile, pending);
+    if constexpr (State::kIs8) State::EncodeWaiting(key, tile, running);
   }
 
  private:
   struct Work {
     const Rule& rule;
-    const RoundingKey& key;
     const TileArrays& tile;
     uint64_t served_bytes;
   };
@@ -90,7 +93,7 @@ class TileKernel {
 
   // The rule, as far as the moments of the pair at `i` of the tile.
   HWY_INLINE static Begun Begin(const Work& work, uint64_t i, Pair gradient) {
-    const auto& [rule, key, tile, served_bytes] = work;
+    const auto& [rule, tile, served_bytes] = work;
     const V32 zero = hn::Zero(F32());
     const Pair zeros = {zero, zero};
     Begun begun = {State::LoadMaster(tile, i), zeros, zeros, zeros, {}, {}};
@@ -110,16 +113,16 @@ class TileKernel {
   }
 
   HWY_INLINE static void StoreMoments(const Work& work, uint64_t i, const Begun& begun,
-                                      typename State::Pending* pending) {
-    const auto& [rule, key, tile, served_bytes] = work;
+                                      typename State::Running* running) {
+    const auto& [rule, tile, served_bytes] = work;
     if constexpr (State::kArrays > 1) {
-      State::template StoreMoment<1>(begun.first, key, tile, i, pending);
+      State::template StoreMoment<1>(begun.first, tile, i, running);
     }
     if constexpr (State::kArrays > 2) {
-      State::template StoreMoment<2>(begun.second, key, tile, i, pending);
+      State::template StoreMoment<2>(begun.second, tile, i, running);
     }
     if constexpr (State::kArrays > 3) {
-      State::template StoreMoment<3>(begun.third, key, tile, i, pending);
+      State::template StoreMoment<3>(begun.third, tile, i, running);
     }
   }
 

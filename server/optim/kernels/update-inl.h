@@ -110,7 +110,9 @@ class RangeKernel {
     if (kSplit) tile.served_in = range.served_in + served_offset;
     tile.served = range.served + served_offset;
     tile.served_dtype = range.served_dtype;
-    tile.stream_served = range.stream_served && IsAligned64(tile.served);
+    // Not lines that have just been read, which the caches hold.
+    const bool fresh = !kSplit || range.served != range.served_in;
+    tile.stream_served = range.stream_served && fresh && IsAligned64(tile.served);
     return tile;
   }
 

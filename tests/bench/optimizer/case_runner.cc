@@ -148,20 +148,19 @@ void CaseRunner::StreamOver(const CaseShard& shard, const StreamStyle& style) co
     return Stream(all, style);
   }
   const bool split = case_.optimizer.master_format == MasterFormat::kSplit;
-  const uint64_t served_bytes = 64 * DTypeBytes(case_.served_dtype);
   for (uint32_t k = 0; k < layout.count; ++k) {
     all.in[all.states] = shard.in.data[k];
     all.out[all.states] = shard.out.data[k];
     all.state_bytes[all.states++] = BytesOf64(layout.formats[k]);
   }
-  if (split) {  // the upper halves of the masters are read from one served copy, written to the
-                // other
-    all.in[all.states] = shard.served;
-    all.out[all.states] = shard.served_next;
-    all.state_bytes[all.states++] = served_bytes;
-  } else {
-    all.served = shard.served;
-    all.served_bytes = served_bytes;
+  all.served = split ? shard.served_next : shard.served;
+  all.served_bytes = 64 * DTypeBytes(case_.served_dtype);
+  std::vector<const std::byte*> sources;
+  if (split) {  // the upper halves of the masters are read from the other served copy
+    LUWU_CHECK(all.source_bytes == all.served_bytes, "read like one more source");
+    sources.assign(shard.gradients.begin(), shard.gradients.end());
+    sources.push_back(shard.served);
+    all.sources = sources;
   }
   all.held = shard.held;
   Stream(all, style);

@@ -26,16 +26,30 @@ void Put(T value, std::vector<std::byte>* bytes, uint64_t index, uint64_t offset
   std::memcpy(bytes->data() + offset + index * sizeof(T), &value, sizeof(T));
 }
 
-// Of element `index` in a tile that begins at `tile`; array 1, 2 or 3.
-inline uint32_t OracleRandom16(const RoundingKey& key, uint64_t tile, uint64_t index,
-                               uint32_t array) {
-  const uint64_t pair = tile + (index - tile) / 2 * 2;
-  uint32_t x = key.arrays[array - 1].first + static_cast<uint32_t>(pair) * 0x9e3779b9u;
+// The word of the pair that element `index` belongs to, in a tile that begins at `tile`; array 1, 2
+// or 3. Pairs lie in rows of 16.
+inline uint32_t OracleWord(const RoundingKey& key, uint64_t tile, uint64_t index, uint32_t array) {
+  const uint64_t pair = (index - tile) / 2;
+  const uint64_t top = tile + pair % 16 * 2;  // of the pair's column
+  uint32_t x = key.arrays[array - 1].first + static_cast<uint32_t>(top) * 0x9e3779b9u;
   x ^= x >> 16;
   x ^= key.arrays[array - 1].second;
   x *= 0x846ca68bu;
   x ^= x >> 15;
-  return index == pair ? x & 0xffff : x >> 16;
+  return x + static_cast<uint32_t>(pair / 16) * 0x9e319e37u;
+}
+inline bool IsFirstOfPair(uint64_t tile, uint64_t index) { return (index - tile) % 2 == 0; }
+// For bf16: one half of the word.
+inline uint32_t OracleRandom16(const RoundingKey& key, uint64_t tile, uint64_t index,
+                               uint32_t array) {
+  const uint32_t word = OracleWord(key, tile, index, array);
+  return IsFirstOfPair(tile, index) ? word & 0xffff : word >> 16;
+}
+// For 8 bits: 20 bits from one end of the word.
+inline uint32_t OracleRandom20(const RoundingKey& key, uint64_t tile, uint64_t index,
+                               uint32_t array) {
+  const uint32_t word = OracleWord(key, tile, index, array);
+  return IsFirstOfPair(tile, index) ? word & 0xfffff : word >> 12;
 }
 
 inline double ValueOfCode(uint8_t code, bool is_signed) {
@@ -47,8 +61,8 @@ inline double ValueOfCode(uint8_t code, bool is_signed) {
   return is_signed && code >= 128 ? -value : value;
 }
 
-// The code whose value is the last at or below `share`, or the next, by chance random16 / 2^16.
-inline uint8_t CodeOf(float value, float scale, bool is_signed, uint32_t random16) {
+// The code whose value is the last at or below `share`, or the next, by chance random20 / 2^20.
+inline uint8_t CodeOf(float value, float scale, bool is_signed, uint32_t random20) {
   const float inverse = 1.0f / scale;
   const float share = std::min(std::abs(value * inverse), 1.0f);
   const int bias = is_signed ? 15 : 31;
@@ -58,7 +72,7 @@ inline uint8_t CodeOf(float value, float scale, bool is_signed, uint32_t random1
   const int exponent = is_small ? 1 - bias : std::ilogb(share);
   const float fixed = is_small ? share + smallest_normal : share;
   const double eighths = (std::ldexp(fixed, -exponent) - 1) * 8;  // 0..8, 20 bits behind
-  const double up = (random16 * 16.0 + 8) / (1 << 20);
+  const double up = random20 / double{1 << 20};
   const uint32_t code = static_cast<uint32_t>(is_small ? 0 : 8 * (exponent + bias)) +
                         static_cast<uint32_t>(std::floor(eighths + up));
   if (!is_signed) return static_cast<uint8_t>(value >= 0x1p-133f ? std::max(code, 1u) : code);
@@ -148,16 +162,17 @@ inline void OracleBlock(const OracleUpdate& update, FormatShard* shard) {
     if (is8) Put(scale, &shard->arrays[k], first / 256 + segment, shard->scale_offset());
     for (uint64_t i = 0; i < fresh[k].size(); ++i) {
       const float value = fresh[k][i];
-      const uint32_t bits = Bits(value),
-                     random = k == 0 ? 0 : OracleRandom16(key, first, first + i, k);
+      const uint32_t bits = Bits(value);
       const auto low = static_cast<uint16_t>(bits);
       if (format == StateFormat::kFloat32) Put(value, &shard->arrays[k], first + i);
       if (format == StateFormat::kLow16) Put(low, &shard->arrays[k], first + i);
       if (format == StateFormat::kBFloat16) {
+        const uint32_t random = OracleRandom16(key, first, first + i, k);
         Put(static_cast<uint16_t>((bits + random) >> 16), &shard->arrays[k], first + i);
       }
       if (is8) {
         const bool is_signed = format == StateFormat::kSigned8;
+        const uint32_t random = OracleRandom20(key, first, first + i, k);
         Put(CodeOf(value, scale, is_signed, random), &shard->arrays[k], first + i);
       }
       if (k > 0) continue;

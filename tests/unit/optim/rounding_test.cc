@@ -163,10 +163,52 @@ TEST(StochasticRounding, ArraysOfOneElementAreRoundedIndependently) {
     double covariance = 0;
     constexpr uint64_t kCount = 1 << 16;
     for (uint64_t i = 0; i < kCount; ++i) {
-      covariance += (OracleRandom16(key, 0, i, a) / 65535.0 - 0.5) *
-                    (OracleRandom16(key, 0, i, b) / 65535.0 - 0.5);
+      const uint64_t tile = i / 256 * 256;
+      covariance += (OracleRandom16(key, tile, i, a) / 65535.0 - 0.5) *
+                    (OracleRandom16(key, tile, i, b) / 65535.0 - 0.5);
     }
     EXPECT_LT(std::abs(covariance / kCount * 12), 5 / std::sqrt(double(kCount)));
+  }
+}
+
+double Uniform20(uint32_t random20) { return (random20 + 0.5) / (1 << 20) - 0.5; }
+
+TEST(StochasticRounding, ValuesOfAPairAreRoundedIndependentlyThoughTheyShareBits) {
+  const RoundingKey key = MakeRoundingKey(4, 5, 6);
+  constexpr uint64_t kPairs = 1 << 16;
+  double covariance = 0, mean = 0;
+  for (uint64_t i = 0; i < 2 * kPairs; i += 2) {
+    const uint64_t tile = i / 256 * 256;
+    const double first = Uniform20(OracleRandom20(key, tile, i, 1));
+    const double second = Uniform20(OracleRandom20(key, tile, i + 1, 1));
+    covariance += first * second * 12;
+    mean += first + second;
+  }
+  // What the shared bits alone may do: 2^-8.
+  EXPECT_LT(std::abs(covariance / kPairs), 1.0 / 256 + 5 / std::sqrt(double(kPairs)));
+  EXPECT_LT(std::abs(mean / (2 * kPairs)), 5 * std::sqrt(1.0 / 12 / (2 * kPairs)));
+}
+
+TEST(StochasticRounding, RowsOfATileSpreadTheirRandomNumbers) {
+  const RoundingKey key = MakeRoundingKey(7, 8, 9);
+  constexpr uint64_t kTiles = 4096;
+  for (const uint64_t of_pair : {0u, 1u}) {
+    for (uint64_t row = 0; row < 8; ++row) {
+      double sum = 0;  // each row by itself is uniform ...
+      for (uint64_t tile = 0; tile < kTiles * 256; tile += 256) {
+        sum += Uniform20(OracleRandom20(key, tile, tile + row * 32 + of_pair, 2));
+      }
+      EXPECT_LT(std::abs(sum / kTiles), 5 * std::sqrt(1.0 / 12 / kTiles)) << row;
+    }
+    double square = 0;  // ... and a column's sum varies no more than that of independent numbers
+    for (uint64_t tile = 0; tile < kTiles * 256; tile += 256) {
+      double sum = 0;
+      for (uint64_t row = 0; row < 8; ++row) {
+        sum += Uniform20(OracleRandom20(key, tile, tile + row * 32 + of_pair, 2));
+      }
+      square += sum * sum;
+    }
+    EXPECT_LT(square / kTiles, 8 / 12.0 * 1.1) << of_pair;
   }
 }
 
