@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "client/include/luwu/luwu.h"
+#include "client/src/c_api_layer.h"
 #include "client/src/c_structs.h"
 #include "client/src/library.h"
 
@@ -14,67 +15,27 @@ using luwu::ErrorCode;
 using luwu::OkStatus;
 using luwu::Status;
 using luwu::StatusOr;
+using luwu::client::FindForLayer;
+using luwu::client::GiveOut;
 using luwu::client::Guarded;
 using luwu::client::GuardedIn;
 using luwu::client::InPlaceOperation;
 using luwu::client::Library;
 using luwu::client::Operation;
+using luwu::client::Prepare;
+using luwu::client::PreparePush;
 using luwu::client::Segment;
-using luwu::client::Session;
+using luwu::client::ToClose;
 
 constexpr uint32_t kPiecesMax = 4096;
-
-StatusOr<std::shared_ptr<Session>> FindForLayer(luwu_session session, uint32_t layer) {
-  ASSIGN_OR_RETURN(std::shared_ptr<Session> found, Library::Get().FindSession(session));
-  RETURN_IF_ERROR(found->Health());
-  RETURN_IF_ERROR(found->CheckLayer(layer));
-  return found;
-}
-
-StatusOr<bool> ToClose(uint32_t flags) {
-  if ((flags & ~LUWU_PUSH_CLOSE) == 0) return flags == LUWU_PUSH_CLOSE;
-  return Error(ErrorCode::kInvalidArgument, "flags {:#x}: only LUWU_PUSH_CLOSE is known", flags);
-}
-
-// The caller's segments, checked and sorted.
-struct SegmentArray {
-  const luwu_segment* data = nullptr;
-  uint32_t count = 0;
-};
-Status Prepare(const Session& session, uint32_t layer, const SegmentArray& in,
-               std::vector<Segment>* out) {
-  RETURN_IF_ERROR(luwu::client::ToSegments(in.data, in.count, out));
-  return luwu::client::PrepareSegments(session.spec().layers[layer], out);
-}
-Status PreparePush(const Session& session, uint32_t layer, const SegmentArray& in,
-                   std::vector<Segment>* out) {
-  const luwu::LayerSpec& spec = session.spec().layers[layer];
-  if (!spec.trainable()) {
-    return Error(ErrorCode::kInvalidArgument, "layer '{}' is frozen: it takes no gradient",
-                 spec.name);
-  }
-  RETURN_IF_ERROR(Prepare(session, layer, in, out));
-  return luwu::client::CheckCoverage(spec, *out);
-}
-
-// Starts an operation under a handle that exists first: once it runs, the caller must know it.
-template <typename Start>
-Status GiveOut(luwu_op* op, const Start& start) {
-  const auto operation = std::make_shared<Operation>();
-  ASSIGN_OR_RETURN(const luwu_op handle, Library::Get().operations().Add(operation));
-  const Status started = start(operation);
-  if (started.ok()) {
-    *op = handle;
-  } else {
-    Library::Get().operations().Remove(handle);
-  }
-  return started;
-}
 
 // Takes the result of a finished operation and ends its handle.
 Status TakeResult(luwu_op op) {
   const std::shared_ptr<Operation> operation = Library::Get().operations().Remove(op);
-  if (operation != nullptr) return operation->result();
+  if (operation != nullptr) {
+    const Status result = operation->result();
+    return result.ok() ? operation->Deliver() : result;
+  }
   return Library::Get().FindOperation(op).status();  // another thread was faster
 }
 

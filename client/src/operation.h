@@ -36,6 +36,8 @@ class Operation {
     MutexLock lock(mutex_);
     return done_;
   }
+  // What is left to do when the result, which is OK, is taken: once, on the thread that takes it.
+  virtual Status Deliver() { return OkStatus(); }
   // Once done.
   Status result() const LUWU_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);

@@ -51,6 +51,10 @@ Status PushEngine::Push(const PushCall& call, PushContext& context) {
   return Execute(call, PushKind::kCopy, context);
 }
 
+Status PushEngine::Push(const PushCall& call, PushContext& context, PushParts& parts) {
+  return Execute(call, PushKind::kCopy, context, &parts);
+}
+
 Status PushEngine::CloseLayer(const PushCall& call, PushContext& context) {
   context.batch.segments.clear();
   return Execute(call, PushKind::kClose, context);
@@ -90,7 +94,8 @@ Status PushEngine::Start(const PushCall& call, PushKind kind, Waiter& waiter, Jo
   return OkStatus();
 }
 
-Status PushEngine::Execute(const PushCall& call, PushKind kind, PushContext& context) {
+Status PushEngine::Execute(const PushCall& call, PushKind kind, PushContext& context,
+                           PushParts* parts) {
   Job job;
   context.batch.error = OkStatus();
   context.batch.sent = false;
@@ -98,12 +103,22 @@ Status PushEngine::Execute(const PushCall& call, PushKind kind, PushContext& con
   std::fill(context.cursors.begin(), context.cursors.end(), 0);
   job.batch = &context.batch;
   job.cursors = &context.cursors;
-  const Status status = Run(job);
+  const Status status = parts == nullptr ? Run(job) : RunParts(job, context, *parts);
   if (!status.ok()) Drain(context.batch);
   MonitorLock lock(fabric_->monitor());
   fabric_->progress(lock).Finish(call.layer, context.batch.sent, status.ok());
   fabric_->monitor().Broadcast(lock);
   return status;
+}
+
+// Each part is out of our memory, and in the daemons', before the next one is asked for.
+Status PushEngine::RunParts(Job& job, PushContext& context, PushParts& parts) {
+  while (true) {
+    ASSIGN_OR_RETURN(const bool more, parts.Next(&context.batch.segments, &job.shards));
+    if (!more) return OkStatus();
+    job.cursors = &context.cursors;
+    RETURN_IF_ERROR(Run(job));
+  }
 }
 
 Status PushEngine::Run(Job& job) {
@@ -179,10 +194,11 @@ bool PushEngine::TakeNew(const MonitorLock& lock, Job& job, Action* action, Stat
     const LayerPlan::NodeShards& here = by_node[place];
     uint32_t& cursor = (*job.cursors)[here.node];
     while (cursor < here.shards.size() &&
-           progress.IsDelivered(job.call.layer, here.shards[cursor])) {
+           (here.shards[cursor] < job.shards.first ||
+            progress.IsDelivered(job.call.layer, here.shards[cursor]))) {
       ++cursor;
     }
-    if (cursor >= here.shards.size()) continue;
+    if (cursor >= here.shards.size() || here.shards[cursor] >= job.shards.end) continue;
     left = true;
     if (*error = fabric_->CheckNode(lock, here.node); !error->ok()) return true;
     NodeLink& node = fabric_->node(here.node);

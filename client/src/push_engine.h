@@ -32,6 +32,20 @@ struct PushCall {
   bool queued = false;  // runs on the lane, was counted by StepProgress::Queue
 };
 
+// A contribution whose bytes come part by part, in the order of the shards.
+class PushParts {
+ public:
+  // Shards [first, end) of the layer.
+  struct Shards {
+    uint32_t first = 0;
+    uint32_t end = 0;
+  };
+  virtual ~PushParts() = default;
+  // Waits for the next part: `segments` (sorted) hold what there is of these shards. What it gave
+  // before is no longer needed. False: that was the last.
+  virtual StatusOr<bool> Next(std::vector<Segment>* segments, Shards* shards) = 0;
+};
+
 // Memory of reserved slots, between in-place begin and end.
 struct SlotRun {
   explicit SlotRun(Fabric& fabric) : batch(fabric) {}
@@ -58,6 +72,9 @@ class PushEngine {
 
   // Gives `context.batch.segments` (prepared and covering) as the layer's next contribution.
   Status Push(const PushCall& call, PushContext& context);
+  // The same, with the segments of one part after the other. Repeated after an error, it must give
+  // the same bytes.
+  Status Push(const PushCall& call, PushContext& context, PushParts& parts);
   // Closes without payload.
   Status CloseLayer(const PushCall& call, PushContext& context);
 
@@ -90,9 +107,10 @@ class PushEngine {
     uint64_t step = 0;
     uint32_t micro_step = 0;
     SlotBatch* batch = nullptr;
-    std::vector<uint32_t>* cursors = nullptr;  // null: nothing new, only what is out
-    size_t next_node = 0;                      // where the search goes on
-    uint32_t blocked_node = 0;                 // whose slot or link is waited for
+    PushParts::Shards shards = {0, UINT32_MAX};  // what may be sent now
+    std::vector<uint32_t>* cursors = nullptr;    // null: nothing new, only what is out
+    size_t next_node = 0;                        // where the search goes on
+    uint32_t blocked_node = 0;                   // whose slot or link is waited for
   };
   struct Action;  // what to do next
 
@@ -109,7 +127,9 @@ class PushEngine {
 
   Status AwaitTurn(const MonitorLock& lock, const PushCall& call, Waiter& waiter);
   Status Start(const PushCall& call, PushKind kind, Waiter& waiter, Job* job);
-  Status Execute(const PushCall& call, PushKind kind, PushContext& context);
+  Status Execute(const PushCall& call, PushKind kind, PushContext& context,
+                 PushParts* parts = nullptr);
+  Status RunParts(Job& job, PushContext& context, PushParts& parts);
   // In place: reserves a slot for one more shard; false when there is none now.
   StatusOr<bool> Reserve(const MonitorLock& lock, SlotRun& run, const ShardPlan& shard);
   Status ReserveRun(SlotRun& run, const Job& job, uint32_t first_shard, uint32_t pieces_max);

@@ -16,6 +16,7 @@ Session::Session(SessionParts parts)
       fabric_(std::move(parts.fabric)),
       fetch_(fabric_.get()),
       push_(fabric_.get()),
+      device_(fabric_.get(), &fetch_, &push_),
       keeper_(fabric_.get(), &push_, parts.heartbeats.get()),
       rpcs_(std::move(parts.rpcs)),
       heartbeats_(std::move(parts.heartbeats)),
@@ -176,6 +177,7 @@ void Session::Close(bool farewell) {
     }
     fabric_->node(node).Shutdown();
   }
+  device_.Cancel();
   fetch_lane_.Stop();
   push_lane_.Stop();
   keeper_.Stop();

@@ -6,12 +6,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "client/src/device_transfers.h"
 #include "client/src/fabric.h"
 #include "client/src/fetch_engine.h"
 #include "client/src/heartbeats.h"
@@ -102,6 +104,18 @@ class Session final : public std::enable_shared_from_this<Session> {
                     std::vector<Segment> segments);
   Status StartPush(const std::shared_ptr<Operation>& operation, PushCall call,
                    std::vector<Segment> segments);
+  // The same for GPU memory (session_device.cc).
+  Status StartDeviceFetch(const std::shared_ptr<DeviceFetchOperation>& operation,
+                          const FetchCall& call, std::vector<Segment> segments,
+                          cuda::Stream stream);
+  struct DevicePush {
+    cuda::Stream stream = nullptr;
+    DevicePushOptions options;
+    std::function<void(const GradientCheck&)> report = {};  // before the operation is done
+  };
+  Status StartDevicePush(const std::shared_ptr<Operation>& operation, PushCall call,
+                         std::vector<Segment> segments, const DevicePush& how);
+  DeviceInfo GpuInfo() { return device_.Info(); }
   struct InPlaceCall {
     uint32_t layer = 0;
     bool close = false;
@@ -132,6 +146,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   const std::unique_ptr<Fabric> fabric_;
   FetchEngine fetch_;
   PushEngine push_;
+  DeviceTransfers device_;
   Keeper keeper_;
   std::vector<std::unique_ptr<NodeRpc>> rpcs_;  // their callbacks use all of the above
   const std::unique_ptr<Heartbeats> heartbeats_;

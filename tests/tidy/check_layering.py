@@ -83,7 +83,7 @@ CONTAINED = [
     ("<rocksdb/", ["server/persist/"]),
     ("<liburing.h>", ["server/persist/"]),
     ("<infiniband/", []),
-    ("<cuda", []),
+    ("<cuda", ["client/src/device/"]),
 ]
 
 CHECKED_FOLDERS = ("common/", "server/", "client/")

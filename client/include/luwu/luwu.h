@@ -411,6 +411,69 @@ LUWU_API int32_t luwu_push_inplace_begin(luwu_session session, uint32_t layer, u
 /* Sends what was filled; `op` is then waited for like any other. */
 LUWU_API int32_t luwu_push_inplace_end(luwu_op op);
 
+/* ---- GPU memory ------------------------------------------------------------------------------ */
+
+/* These calls need NVIDIA's driver (libcuda.so.1) on the host, nothing else, and give
+ * LUWU_E_UNSUPPORTED with what is missing where they cannot work. All segments of a call name
+ * memory of one GPU (cudaMalloc, cudaMallocAsync, PyTorch's allocator), and all calls of a session
+ * the same GPU: else LUWU_E_INVALID_ARGUMENT. Bytes go through pinned memory of the library, which
+ * is bounded and allocated at the session's first such call. The host never waits for `stream`,
+ * except that an operation that failed is done only when no copy of it can run any more. Streams
+ * that are being captured into a CUDA graph cannot be used. Errors of CUDA are LUWU_E_STATE, naming
+ * the CUDA call and its error; no memory is LUWU_E_RESOURCE_EXHAUSTED. */
+
+/* A cudaStream_t or CUstream of the GPU's primary context, which is that of the CUDA runtime. NULL
+ * is its default stream. A "per-thread default stream" handle means that of the thread in each
+ * call. */
+typedef void* luwu_stream;
+
+/* luwu_fetch_async into GPU memory. Overwrites it after what is on `stream` at the time of this
+ * call. The luwu_wait or luwu_test that returns the result LUWU_OK makes `stream` wait for the
+ * weights: what is put onto it later sees them, while the host goes on at once. So start fetches
+ * early and wait for them as late as possible. The memory must live until then, and after that as
+ * long as `stream` has not passed that point. */
+LUWU_API int32_t luwu_fetch_device(luwu_session session, uint32_t layer, uint64_t version,
+                                   const luwu_segment* segments, uint32_t segment_count,
+                                   luwu_stream stream, uint32_t timeout_ms, luwu_op* op);
+
+/* Of the gradient as it was sent, in the job's gradient dtype. */
+typedef struct luwu_gradient_check {
+  uint32_t struct_size;
+  uint32_t reserved;
+  uint64_t non_finite; /* number of elements that are not finite */
+  double square_sum;   /* of the others */
+} luwu_gradient_check;
+
+typedef struct luwu_device_push {
+  uint32_t struct_size;
+  uint32_t flags;     /* LUWU_PUSH_CLOSE */
+  luwu_stream stream; /* the gradient is what this stream has written before the call */
+  double scale;       /* gradients are multiplied with it on the GPU before they are rounded to the
+                         wire's dtype; finite; 0: 1. Not the loss scale: the daemons divide by it */
+  luwu_gradient_check* check; /* NULL, or filled in before the operation is done; must live until
+                                 then. `check->struct_size` is input */
+} luwu_device_push;
+/* luwu_push_async from GPU memory, which must live and stay unchanged until the operation is done.
+ * `scale` and `check` run as kernels on the GPU: LUWU_E_UNSUPPORTED in a library that was built
+ * without nvcc. */
+LUWU_API int32_t luwu_push_device(luwu_session session, uint32_t layer,
+                                  const luwu_segment* segments, uint32_t segment_count,
+                                  const luwu_device_push* how, uint32_t timeout_ms, luwu_op* op);
+
+typedef struct luwu_device_info {
+  uint32_t struct_size;
+  uint32_t used; /* 1 after the session's first call on GPU memory; 0: nothing below is set */
+  int32_t ordinal;
+  uint32_t kernels;       /* 1: dtypes are converted on the GPU; 0: by the CPU, see no_kernels */
+  uint64_t pinned_bytes;  /* of host memory */
+  uint64_t fetched_bytes; /* into GPU memory */
+  uint64_t pushed_bytes;
+  char name[128];       /* of the GPU */
+  char no_kernels[256]; /* why there are none; else "" */
+} luwu_device_info;
+/* Sets *info; `info->struct_size` is input. Local. */
+LUWU_API int32_t luwu_session_get_device_info(luwu_session session, luwu_device_info* info);
+
 /* ---- operations ------------------------------------------------------------------------------ */
 
 /* Waits until `op` is done and releases it: returns its result. LUWU_E_DEADLINE: not done, still

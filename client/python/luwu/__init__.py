@@ -6,6 +6,7 @@ neither torch nor the C library (that happens at the first use).
 """
 
 from luwu.buffers import Memory, Segment
+from luwu.devices import DeviceInfo
 from luwu.errors import (
     AccessError, AlreadyExistsError, ArgumentError, BadHandleError, CancelledError, CorruptError,
     DeadlineError, FencedError, InternalError, JobFailedError, LayerClosedError, LibraryError,
@@ -26,7 +27,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AccessError", "Adagrad", "Adam", "AdamW", "AlreadyExistsError", "ArgumentError",
     "BadHandleError", "CancelledError", "CommitResult", "CorruptError", "DType", "DeadlineError",
-    "FencedError", "HyperParameters", "InternalError", "JobFailedError", "JobSpec",
+    "DeviceInfo", "FencedError", "HyperParameters", "InternalError", "JobFailedError", "JobSpec",
     "LayerClosedError", "LayerSpec", "LibraryError", "Lion", "LossScaling", "LuwuError", "Memory",
     "NodeLostError", "NotFoundError", "Operation", "Piece", "RankTakenError",
     "ResourceExhaustedError", "RetryableError", "RolledBackError", "SGD", "SchemaMismatchError",

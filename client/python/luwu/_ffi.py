@@ -114,6 +114,28 @@ class CSegment(Sized):
     ]
 
 
+class CGradientCheck(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32), ("reserved", c_uint32), ("non_finite", c_uint64),
+        ("square_sum", c_double),
+    ]
+
+
+class CDevicePush(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32), ("flags", c_uint32), ("stream", c_void_p), ("scale", c_double),
+        ("check", POINTER(CGradientCheck)),
+    ]
+
+
+class CDeviceInfo(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32), ("used", c_uint32), ("ordinal", c_int32), ("kernels", c_uint32),
+        ("pinned_bytes", c_uint64), ("fetched_bytes", c_uint64), ("pushed_bytes", c_uint64),
+        ("name", c_char * 128), ("no_kernels", c_char * 256),
+    ]
+
+
 class CPiece(Structure):
     """``luwu_view_piece`` and ``luwu_slot_piece``: the library fills them in."""
 
@@ -148,6 +170,11 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luwu_push_inplace_begin": [_Session, c_uint32, c_uint64, POINTER(CPiece), POINTER(c_uint32),
                                 c_uint32, c_uint32, POINTER(_Op)],
     "luwu_push_inplace_end": [_Op],
+    "luwu_fetch_device": [_Session, c_uint32, c_uint64, POINTER(CSegment), c_uint32, c_void_p,
+                          c_uint32, POINTER(_Op)],
+    "luwu_push_device": [_Session, c_uint32, POINTER(CSegment), c_uint32, POINTER(CDevicePush),
+                         c_uint32, POINTER(_Op)],
+    "luwu_session_get_device_info": [_Session, POINTER(CDeviceInfo)],
     "luwu_wait": [_Op, c_uint32],
     "luwu_test": [_Op],
     "luwu_status_json": [_Session, c_char_p, c_uint64, c_uint32],

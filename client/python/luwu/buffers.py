@@ -1,8 +1,9 @@
 """Caller memory as the library sees it: address, dtype and element count.
 
 Accepted are numpy arrays (float32, float16, and uint16 standing for bfloat16), and any object with
-``__dlpack__`` on the CPU (torch tensors, jax arrays) of float32, float16 or bfloat16. Memory must
-be C-contiguous; nothing is ever copied behind the caller's back.
+``__dlpack__`` (torch tensors, jax arrays) of float32, float16 or bfloat16, on the CPU or, where a
+stream is passed, on a GPU. Memory must be C-contiguous; nothing is ever copied behind the caller's
+back.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ NUMPY_OF: dict[DType, np.dtype[Any]] = {
 # (DLDataTypeCode, bits): kDLFloat = 2, kDLBfloat = 4
 _DLPACK_DTYPES = {(2, 32): DType.FLOAT32, (2, 16): DType.FLOAT16, (4, 16): DType.BFLOAT16}
 _DLPACK_CPU = 1
+_DLPACK_CUDA = 2
+_DLPACK_NO_SYNCHRONISATION = -1  # the library waits for the stream itself
 
 
 @dataclass(frozen=True)
@@ -89,13 +92,15 @@ def _is_contiguous(tensor: _DlTensor) -> bool:
     return True
 
 
-def _of_dlpack(data: Any) -> Memory:
-    capsule = data.__dlpack__()
+def _of_dlpack(data: Any, gpu: bool) -> Memory:
+    capsule = data.__dlpack__(stream=_DLPACK_NO_SYNCHRONISATION) if gpu else data.__dlpack__()
     # DLManagedTensor begins with the DLTensor. The capsule is not consumed: as long as it lives,
     # so does the memory, and its own destructor gives it back.
     tensor = _DlTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
-    if tensor.device_type != _DLPACK_CPU:
-        raise UnsupportedError("the buffer is not in host memory; copy it to the CPU first")
+    if tensor.device_type != (_DLPACK_CUDA if gpu else _DLPACK_CPU):
+        raise UnsupportedError(
+            "the buffer is not in host memory; pass the stream of its GPU to fetch_async() or "
+            "push_async(), or copy it to the CPU first")
     dtype = _DLPACK_DTYPES.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
         raise UnsupportedError(
@@ -109,25 +114,33 @@ def _of_dlpack(data: Any) -> Memory:
     return Memory((tensor.data or 0) + tensor.byte_offset, dtype, count, (capsule, data))
 
 
-def memory_of(data: Any, writable: bool) -> Memory:
-    """Describes a buffer. ``ArgumentError`` or ``UnsupportedError`` say what is wrong with it."""
+def _on_gpu(data: Any) -> bool:
+    if int(data.__dlpack_device__()[0]) == _DLPACK_CUDA:
+        return True
+    raise UnsupportedError("the buffer is not in GPU memory; a stream is for buffers that are")
+
+
+def memory_of(data: Any, writable: bool, gpu: bool = False) -> Memory:
+    """Describes a buffer in host or GPU memory. ``ArgumentError`` or ``UnsupportedError`` say what
+    is wrong with it."""
     if isinstance(data, Memory):
         return data
-    if isinstance(data, np.ndarray):
+    if isinstance(data, np.ndarray) and not gpu:
         return _of_numpy(data, writable)
     if hasattr(data, "__dlpack__"):
-        return _of_dlpack(data)
+        return _of_dlpack(data, gpu and _on_gpu(data))
     raise ArgumentError(
         f"{type(data).__name__} is not a buffer; pass a numpy array or an object with __dlpack__")
 
 
-def c_segments(segments: Segments, writable: bool) -> tuple[Any, int, list[Any]]:
+def c_segments(segments: Segments, writable: bool,
+               gpu: bool = False) -> tuple[Any, int, list[Any]]:
     """A C array of segments, its length, and what must stay alive while the library uses it."""
     items: Iterable[Any] = segments if isinstance(segments, (list, tuple)) else (segments,)
     described = []
     for item in items:
         segment = item if isinstance(item, Segment) else Segment(item)
-        described.append((memory_of(segment.data, writable), segment.offset))
+        described.append((memory_of(segment.data, writable, gpu), segment.offset))
     array = (_ffi.CSegment * len(described))()
     for entry, (memory, offset) in zip(array, described):
         entry.struct_size = ctypes.sizeof(_ffi.CSegment)

@@ -18,6 +18,7 @@ import numpy as np
 from luwu import _ffi, buffers, errors
 from luwu.buffers import Segments
 from luwu.cstructs import c_hyper, c_job, fits, text
+from luwu.devices import DeviceInfo, read_device_info
 from luwu.operations import Operation, milliseconds
 from luwu.optimizers import HyperParameters
 from luwu.specs import DURABILITIES, JobSpec
@@ -209,6 +210,10 @@ class Session:
             bool(info.created), bool(info.loaded), info.shm_nodes, info.operations,
             info.loss_scale)
 
+    def device_info(self) -> DeviceInfo | None:
+        """The GPU whose memory this session has worked with; ``None`` before the first time."""
+        return read_device_info(self._call)
+
     @property
     def current_step(self) -> int:
         """The step to begin next, as of the daemons' last reply. Restarted workers resume here."""
@@ -333,9 +338,17 @@ class Session:
         return into
 
     def fetch_async(self, layer: int | str, version: int, into: Segments,
-                    timeout_s: float = 60.0) -> Operation:
+                    timeout_s: float = 60.0, stream: int | None = None) -> Operation:
         """Same, in the background and in call order. The memory is valid once the result is waited
-        for; it must not be used before."""
+        for; it must not be used before. ``stream``: for buffers in GPU memory, the
+        ``cudaStream_t`` that works with them (``torch.cuda.current_stream().cuda_stream``). They
+        are overwritten after what is on it now, and what is put onto it once the result has been
+        waited for sees the weights; the host does not wait for the copies."""
+        if stream is not None:
+            segments, count, alive = buffers.c_segments(into, writable=True, gpu=True)
+            return self._start("luwu_fetch_device", alive, self._layer(layer),
+                               _u64(version, "version"), segments, count, ctypes.c_void_p(stream),
+                               milliseconds(timeout_s))
         segments, count, alive = buffers.c_segments(into, writable=True)
         return self._start("luwu_fetch_async", alive, self._layer(layer),
                            _u64(version, "version"), segments, count, milliseconds(timeout_s))
@@ -368,8 +381,15 @@ class Session:
                    milliseconds(timeout_s))
 
     def push_async(self, layer: int | str, gradient: Segments, close: bool = True,
-                   timeout_s: float = 60.0) -> Operation:
-        """Same, in the background and in call order. The memory must not change until done."""
+                   timeout_s: float = 60.0, stream: int | None = None) -> Operation:
+        """Same, in the background and in call order. The memory must not change until done.
+        ``stream``: for buffers in GPU memory, as for ``fetch_async``; what it has written before
+        this call is sent."""
+        if stream is not None:
+            segments, count, alive = buffers.c_segments(gradient, writable=False, gpu=True)
+            how = _ffi.CDevicePush(flags=_flags(close), stream=stream)
+            return self._start("luwu_push_device", alive, self._layer(layer), segments, count,
+                               ctypes.byref(how), milliseconds(timeout_s))
         segments, count, alive = buffers.c_segments(gradient, writable=False)
         return self._start("luwu_push_async", alive, self._layer(layer), segments, count,
                            _flags(close), milliseconds(timeout_s))

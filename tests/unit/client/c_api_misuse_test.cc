@@ -37,6 +37,10 @@ std::vector<std::pair<const char*, std::function<int32_t(luwu_session)>>> Sessio
   static uint32_t count = 1;
   static luwu_op op = 0;
   static char text[64];
+  static luwu_device_push device_push = {};
+  device_push.struct_size = sizeof device_push;
+  static luwu_device_info device_info = {};
+  device_info.struct_size = sizeof device_info;
   return {
       {"close", [](luwu_session s) { return luwu_session_close(s); }},
       {"get_info", [](luwu_session s) { return luwu_session_get_info(s, &info); }},
@@ -56,6 +60,16 @@ std::vector<std::pair<const char*, std::function<int32_t(luwu_session)>>> Sessio
       {"push_async",
        [](luwu_session s) { return luwu_push_async(s, 0, &segment, 1, 0, kTimeoutMs, &op); }},
       {"close_layer", [](luwu_session s) { return luwu_close_layer(s, 0, kTimeoutMs); }},
+      {"fetch_device",
+       [](luwu_session s) {
+         return luwu_fetch_device(s, 0, 0, &segment, 1, nullptr, kTimeoutMs, &op);
+       }},
+      {"push_device",
+       [](luwu_session s) {
+         return luwu_push_device(s, 0, &segment, 1, &device_push, kTimeoutMs, &op);
+       }},
+      {"get_device_info",
+       [](luwu_session s) { return luwu_session_get_device_info(s, &device_info); }},
       {"push_inplace_begin",
        [](luwu_session s) {
          return luwu_push_inplace_begin(s, 0, 0, &slot, &count, 0, kTimeoutMs, &op);

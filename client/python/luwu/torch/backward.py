@@ -16,6 +16,7 @@ import torch
 from luwu.buffers import Segment
 from luwu.errors import LuwuError, StateError, UnsupportedError
 from luwu.session import Session
+from luwu.torch import streams
 from luwu.torch.plan import WIRE_DTYPES, TensorPlan
 from luwu.torch.residency import Residency
 from luwu.settings import Settings
@@ -143,9 +144,10 @@ class Backward:
         self._check_scaled()
         self._finish_push(unit)  # contributions of one layer are sent one after the other
         segments = [Segment(_take_gradient(tensor), tensor.offset) for tensor in unit.trainable]
-        close = self._closing()
+        close, stream = self._closing(), streams.current(unit.device)
         unit.pushing = Transfer(lambda: self._session.push_async(
-            unit.index, segments, close, self._settings.call_timeout_s))
+            unit.index, segments, close, self._settings.call_timeout_s,
+            **streams.argument(stream)))
         unit.contributions += 1  # only now: what was refused can be done again
         unit.closed = close
         self._in_flight.append(unit)
@@ -245,7 +247,7 @@ class Backward:
                     "offload() to count it as zero, freeze it with requires_grad_(False) before "
                     "offload(), or make it a unit of its own")
             tensor.parameter.grad = torch.zeros(
-                tensor.parameter.shape, dtype=tensor.parameter.dtype)
+                tensor.parameter.shape, dtype=tensor.parameter.dtype, device=unit.device)
 
 
 def _inside_any() -> bool:

@@ -59,7 +59,8 @@ class Masters:
         for plan in self._plans:
             for tensor in plan.tensors:
                 unseal(tensor.parameter)
-                tensor.parameter.data = values[tensor.name].to(tensor.parameter.dtype)
+                tensor.parameter.data = values[tensor.name].to(
+                    tensor.parameter.device, tensor.parameter.dtype)
 
     # ---- module.state_dict() and friends --------------------------------------------------------
 
@@ -94,7 +95,7 @@ class Masters:
                 values = self._session.read(
                     layer, "master", tensor.offset, tensor.elements, self._timeout_s)
                 state[prefix + name] = torch.from_numpy(values).view(parameter.shape).to(
-                    parameter.dtype)
+                    parameter.device, parameter.dtype)
 
 
 def _refuse_load(*_: Any) -> None:

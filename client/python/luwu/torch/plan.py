@@ -140,11 +140,22 @@ def _check_parameter(name: str, parameter: torch.nn.Parameter) -> None:
         raise UnsupportedError(
             f"parameter {name!r} is {parameter.dtype}; float32, bfloat16 and float16 can be "
             "offloaded")
-    if parameter.device.type != "cpu":
+    if parameter.device.type not in ("cpu", "cuda"):
         raise UnsupportedError(
-            f"parameter {name!r} is on {parameter.device}; this version offloads host modules only")
+            f"parameter {name!r} is on {parameter.device}; modules on the CPU and on CUDA devices "
+            "can be offloaded")
     if parameter.layout is not torch.strided:
         raise UnsupportedError(f"parameter {name!r} is sparse; only strided ones can be offloaded")
+
+
+def _check_one_device(plans: Sequence[UnitPlan]) -> None:
+    first = plans[0].tensors[0]
+    for plan in plans:
+        for tensor in plan.tensors:
+            if tensor.parameter.device != first.parameter.device:
+                raise UnsupportedError(
+                    f"parameter {tensor.name!r} is on {tensor.parameter.device}, {first.name!r} on "
+                    f"{first.parameter.device}: an offloaded module must be on one device")
 
 
 def _lay_out(unit: UnitPlan) -> None:
@@ -178,6 +189,7 @@ def plan_units(module: torch.nn.Module, rule: UnitRule,
     result = [plan for plan in plans.values() if plan.tensors]
     if not result:
         raise ArgumentError("the module has no parameters to offload")
+    _check_one_device(result)
     for plan in result:
         _lay_out(plan)
     return result

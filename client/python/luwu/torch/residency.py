@@ -6,6 +6,7 @@ from typing import Callable, Sequence
 
 from luwu.errors import StateError
 from luwu.session import Session
+from luwu.torch import streams
 from luwu.torch.gate import Gate
 from luwu.torch.predictor import Predictor
 from luwu.settings import Settings
@@ -61,6 +62,7 @@ class Residency:
             raise
         finally:
             unit.fetching = None
+        streams.before_use(unit.stream, unit.device)
         for storage in unit.storages:
             storage.attach()
         unit.resident = True
@@ -75,6 +77,7 @@ class Residency:
             self._finish_fetch(unit)
         if unit.resident:
             unit.resident = False
+            streams.after_use(unit.stream, unit.device)
             for storage in unit.storages:
                 storage.release()
 
@@ -104,9 +107,12 @@ class Residency:
             unit.stray = None
         version = unit.version = self._version()
 
+        unit.stream = streams.current(unit.device)
+
         def start():  # type: ignore[no-untyped-def]
             segments = [storage.allocate() for storage in unit.storages]
             return self._session.fetch_async(
-                unit.index, version, segments, self._settings.call_timeout_s)
+                unit.index, version, segments, self._settings.call_timeout_s,
+                **streams.argument(unit.stream))
 
         unit.fetching = Transfer(start)

@@ -21,7 +21,7 @@ from luwu.buffers import Memory, Segment
 from luwu.torch.plan import WIRE_DTYPES, TensorPlan, UnitPlan
 from luwu.torch.released import is_sealed, seal, unseal
 
-_placeholders: dict[torch.dtype, torch.Tensor] = {}
+_placeholders: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
 
 def raw_storage(tensor: Any) -> Any:
@@ -33,10 +33,12 @@ def raw_storage(tensor: Any) -> Any:
 
 
 def placeholder(parameter: torch.Tensor) -> torch.Tensor:
-    """NaN in the parameter's shape; all placeholders of a dtype share one element."""
-    nan = _placeholders.get(parameter.dtype)
+    """NaN in the parameter's shape; all placeholders of a dtype and device share one element."""
+    key = (parameter.dtype, parameter.device)
+    nan = _placeholders.get(key)
     if nan is None:
-        nan = _placeholders[parameter.dtype] = torch.full((), float("nan"), dtype=parameter.dtype)
+        nan = _placeholders[key] = torch.full(
+            (), float("nan"), dtype=parameter.dtype, device=parameter.device)
     return nan.expand(parameter.shape)
 
 
@@ -44,7 +46,7 @@ def is_placeholder(tensor: torch.Tensor) -> bool:
     """True for a released parameter and its data."""
     if is_sealed(tensor):
         return True
-    nan = _placeholders.get(tensor.dtype)
+    nan = _placeholders.get((tensor.dtype, tensor.device))
     return nan is not None and raw_storage(tensor).data_ptr() == raw_storage(nan).data_ptr()
 
 
@@ -57,7 +59,7 @@ class FlatStorage:
         self.offset = tensors[0].offset
         self.elements = end - self.offset
         self.dtype = WIRE_DTYPES[dtype]
-        flat = torch.empty(self.elements, dtype=dtype)
+        flat = torch.empty(self.elements, dtype=dtype, device=tensors[0].parameter.device)
         self._raw = raw_storage(flat)
         self._bytes = self._raw.nbytes()
         self._members = []

@@ -16,6 +16,8 @@ class Unit:
     def __init__(self, plan: UnitPlan, index: int) -> None:
         self.plan = plan
         self.index = index
+        self.device = plan.tensors[0].parameter.device
+        self.stream: Any = None  # that its memory belongs to, on a GPU
         self.trainable = plan.trainable
         self.storages: list[FlatStorage] = flat_storages(plan)
         self.fetching: Transfer | None = None
