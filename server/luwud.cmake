@@ -5,13 +5,12 @@ luwu_library(luwu_daemon_config
 
 luwu_library(luwu_ops
   SOURCES ops/process.cc ops/service_manager.cc ops/service_reporter.cc ops/signals.cc
-  DEPS luwu_base absl::strings)
+  DEPS luwu_base)
 
 luwu_library(luwu_daemon
   SOURCES daemon.cc
-  DEPS luwu_daemon_config luwu_ops luwu_service luwu_step luwu_session luwu_store luwu_persist luwu_cluster
-       luwu_optim
-       luwu_transport luwu_rpc luwu_tensor luwu_base)
+  DEPS luwu_daemon_config luwu_ops luwu_service luwu_step luwu_session luwu_store luwu_persist
+       luwu_cluster luwu_optim luwu_transport luwu_rpc luwu_tensor luwu_base)
 target_compile_definitions(luwu_daemon PRIVATE LUWU_VERSION="${PROJECT_VERSION}")
 
 find_package(CLI11 REQUIRED)

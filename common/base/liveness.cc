@@ -1,6 +1,7 @@
 #include "common/base/liveness.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include <fmt/format.h>
@@ -17,8 +18,8 @@ struct LoopList {
 
 // Never destroyed: threads may end after static objects.
 LoopList& List() {
-  static LoopList* const list = new LoopList;
-  return *list;
+  static LoopList& list = *std::make_unique<LoopList>().release();
+  return list;
 }
 
 }  // namespace

@@ -4,12 +4,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
-
-#include <absl/strings/numbers.h>
+#include <system_error>
+#include <utility>
 
 namespace luwu {
 namespace {
@@ -33,15 +34,17 @@ UniqueFd Connect(std::string_view path) {
   if (path[0] == '@') address.sun_path[0] = '\0';
   const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
   UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int connected = ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), bytes);
+  const void* const any = &address;
+  const int connected = ::connect(socket.get(), static_cast<const sockaddr*>(any), bytes);
   return connected == 0 ? std::move(socket) : UniqueFd();
 }
 
 uint64_t WatchdogMs(const std::string& microseconds, const std::string& pid) {
-  int64_t wanted_pid = 0;
-  if (!pid.empty() && (!absl::SimpleAtoi(pid, &wanted_pid) || wanted_pid != ::getpid())) return 0;
+  if (!pid.empty() && pid != std::to_string(::getpid())) return 0;
   uint64_t us = 0;
-  return absl::SimpleAtoi(microseconds, &us) ? us / 1000 : 0;
+  const char* const end = microseconds.data() + microseconds.size();
+  const auto [rest, error] = std::from_chars(microseconds.data(), end, us);
+  return error == std::errc() && rest == end ? us / 1000 : 0;
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <absl/strings/str_join.h>
+#include <fmt/format.h>
 
 #include "common/base/liveness.h"
 #include "common/base/log.h"
@@ -107,14 +107,14 @@ std::string ServiceReporter::Describe(TimePoint now) {
     extended_at_ = now;
     lines.push_back(fmt::format("EXTEND_TIMEOUT_USEC={}", kExtendByMs * 1000));
   }
-  return absl::StrJoin(lines, "\n");
+  return fmt::format("{}", fmt::join(lines, "\n"));
 }
 
 bool ServiceReporter::MayFeed(TimePoint now) {
   const std::vector<std::string> stuck = StuckLoops(now, manager_.watchdog_ms() / 2);
   if (!stuck.empty() && !std::exchange(told_stuck_, true)) {
     LogError("LOOP_STUCK", "loops=\"{}\" action=\"the watchdog is not fed\"",
-             absl::StrJoin(stuck, ", "));
+             fmt::join(stuck, ", "));
   }
   if (stuck.empty()) told_stuck_ = false;
   return stuck.empty();

@@ -1,6 +1,5 @@
-// A JobStorage in memory, which ends transfers late, on a thread of its own: what the real one
-// promises, without a disk. Outlives the jobs that use it, so that a test can let one "crash" and
-// make another from the same storage.
+// A JobStorage in memory, which ends transfers late, on a thread of its own. Outlives the jobs that
+// use it, so that a test can let one "crash" and make another from the same storage.
 #pragma once
 
 #include <cstring>
@@ -35,14 +34,12 @@ class MemoryStorage final : public persist::JobStorage {
     thread_.join();
   }
 
-  // Transfers wait while it is held.
-  void Hold(bool hold) {
+  void Hold(bool hold) {  // transfers wait
     MutexLock lock(mutex_);
     hold_ = hold;
     wake_.NotifyAll();
   }
-  // The next so many reads fail.
-  void FailReads(uint32_t count) {
+  void FailReads(uint32_t count) {  // the next ones
     MutexLock lock(mutex_);
     failing_reads_ = count;
   }
@@ -61,11 +58,6 @@ class MemoryStorage final : public persist::JobStorage {
   uint64_t reads() const {
     MutexLock lock(mutex_);
     return reads_;
-  }
-  // What is kept for points and checkpoints.
-  uint64_t needed() const {
-    MutexLock lock(mutex_);
-    return Needed().size();
   }
 
   void Write(uint32_t, std::byte* data, uint64_t bytes, WriteCallback done) override {

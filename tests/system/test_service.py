@@ -98,7 +98,7 @@ def test_node_that_waits_for_others_is_ready_and_names_them(start_cluster, tmp_p
     cluster.daemons[0].env = manager.environment
     cluster.start(0)
     manager.await_line("READY=1")
-    manager.listen_until(lambda lines: any("half: waiting for node node1" in line for line in lines))
+    manager.listen_until(lambda lines: any("half: waiting for node node1" in e for e in lines))
     cluster.start(1)
     assert trainer.resume() == 2
 
@@ -110,7 +110,8 @@ def test_watchdog_is_fed_while_the_loops_move(managed):
 
 def test_watchdog_is_not_fed_when_an_update_thread_is_stuck(managed):
     cluster, manager = managed("step.update=delay(6000)@1", watchdog_ms=1000)
-    trainer = Trainer(cluster.endpoints, job_of("stuck", durable_every=0, durability="memory"), Oracle())
+    job = job_of("stuck", durable_every=0, durability="memory")
+    trainer = Trainer(cluster.endpoints, job, Oracle())
     manager.await_line("READY=1")
     manager.await_line("WATCHDOG=1")
     trainer.train_until(1)

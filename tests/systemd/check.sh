@@ -12,13 +12,21 @@ check() {  # check NAME COMMAND...
   if said=$("$@" 2>&1); then echo "ok $name"; else echo "FAILED $name: $* said: $said"; fi
 }
 # shellcheck disable=SC2053  # a pattern is wanted
-is() { local value; value=$(show "$1"); [[ $value == $2 ]] || { echo "$1=$value, not $2"; false; }; }
+is() {
+  local value
+  value=$(show "$1")
+  [[ $value == $2 ]] || { echo "$1=$value, not $2"; false; }
+}
 await() {  # await SECONDS COMMAND...
   local end=$((SECONDS + $1))
   shift
   until "$@" > /dev/null; do ((SECONDS < end)) || { "$@"; return 1; }; sleep 0.2; done
 }
-new_process() { local now; now=$(show MainPID); [[ $now != "$1" && $now != 0 ]] && systemctl -q is-active luwud; }
+new_process() {
+  local now
+  now=$(show MainPID)
+  [[ $now != "$1" && $now != 0 ]] && systemctl -q is-active luwud
+}
 
 check start systemctl start luwud
 check active is ActiveState active
@@ -36,7 +44,8 @@ check counts_the_restart is NRestarts 1
 second=$(show MainPID)
 kill -STOP "$second"
 check watchdog_ends_a_frozen_daemon await 240 new_process "$second"
-check result_of_the_watchdog bash -c "journalctl --no-pager | grep -q 'luwud.service: Watchdog timeout'"
+check result_of_the_watchdog \
+  bash -c "journalctl --no-pager | grep -q 'luwud.service: Watchdog timeout'"
 check stop systemctl stop luwud
 check exit_status is ExecMainStatus 0
 check inactive is ActiveState inactive
