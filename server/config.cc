@@ -1,5 +1,6 @@
 #include "server/config.h"
 
+#include <arpa/inet.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -205,6 +206,29 @@ void ReadRdma(ConfigReader& root, DaemonConfig* config) {
   rdma.busy_poll = table.GetChoice("mode", kRdmaModes, "event") == "busy";
 }
 
+// The page has no login, so nobody but this host may reach it.
+Status CheckMetricsAddress(const std::string& address) {
+  if (address.empty()) return OkStatus();
+  ASSIGN_OR_RETURN(const HostPort parsed, ParseHostPort(address));
+  in_addr host = {};
+  const bool loopback =
+      parsed.host == "[::1]" || (::inet_pton(AF_INET, parsed.host.c_str(), &host) == 1 &&
+                                 (ntohl(host.s_addr) >> 24) == IN_LOOPBACKNET);
+  if (loopback) return OkStatus();
+  return Error(ErrorCode::kInvalidArgument,
+               "'{}' is not a loopback address; the metrics page has no login: write "
+               "127.0.0.1:{} and let Prometheus or a proxy on this host read it",
+               address, parsed.port);
+}
+
+void ReadMetrics(ConfigReader& root, DaemonConfig* config) {
+  ConfigReader table = root.Table("metrics");
+  config->metrics_listen = table.GetString("listen", "");
+  if (const Status status = CheckMetricsAddress(config->metrics_listen); !status.ok()) {
+    table.AddError("listen", MessageOf(status));
+  }
+}
+
 StatusOr<DaemonConfig> FromReader(ConfigReader root) {
   DaemonConfig config;
   ConfigReader node = root.Table("node");
@@ -217,6 +241,7 @@ StatusOr<DaemonConfig> FromReader(ConfigReader root) {
   ReadSession(root, &config);
   ReadStorage(root, &config);
   ReadRdma(root, &config);
+  ReadMetrics(root, &config);
   ConfigReader log = root.Table("log");
   ParseLogLevel(log.GetChoice("level", kLevels, "info"), &config.log_level);
   config.journald = log.GetBool("journald", false);
@@ -363,6 +388,7 @@ std::string DumpConfig(const DaemonConfig& config) {
                      kRdmaUses[static_cast<size_t>(rdma.use)], Quoted(rdma.device), rdma.port,
                      rdma.mtu, kRdmaModes[rdma.busy_poll ? 1 : 0]);
   if (rdma.gid_index >= 0) out += fmt::format("gid_index = {}\n", rdma.gid_index);
+  out += fmt::format("\n[metrics]\nlisten = {}\n", Quoted(config.metrics_listen));
   for (const Node& node : config.nodes) {
     out += fmt::format("\n[[nodes]]\nname = {}\nweight = {}\ncontrol = {}\n", Quoted(node.name),
                        node.weight, Quoted(node.control_address));

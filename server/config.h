@@ -41,6 +41,7 @@ struct DaemonConfig {
   std::vector<uint32_t> shm_allowed_uids;  // besides root and the daemon's own user
   StorageConfig storage = {};
   transport::VerbsOptions rdma = {};  // docs/operating/rdma.md
+  std::string metrics_listen = {};    // "127.0.0.1:9464", always loopback; empty: no metrics
   LogLevel log_level = LogLevel::kInfo;
   bool journald = false;
 

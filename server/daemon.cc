@@ -7,15 +7,18 @@
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "common/base/failpoint.h"
 #include "common/base/liveness.h"
 #include "common/base/log.h"
 #include "common/base/sync.h"
 #include "common/rpc/channel.h"
 #include "common/transport/connect.h"
+#include "server/metrics/metrics_server.h"
 #include "server/optim/optimizer.h"
 #include "server/persist/node_storage.h"
 #include "server/service/checkpoint_maker.h"
@@ -79,6 +82,7 @@ class RunningDaemon final : public Daemon {
     MakeRegistry();
     MakeRecovery();
     MakeStatus();
+    RETURN_IF_ERROR(ListenForMetrics());
     RETURN_IF_ERROR(ListenForControl());
     housekeeping_ = std::thread([this] { Housekeep(); });
     pthread_setname_np(housekeeping_.native_handle(), "luwu-house");
@@ -99,6 +103,9 @@ class RunningDaemon final : public Daemon {
     if (ran) LogInfo("node_stopping", "node={} reason={}", node, reason);
     const Status why = Error(ErrorCode::kUnavailable, "node {} is shutting down", node);
     admission_.Close(why);
+    // Its library looks every two seconds whether it should end: beside everything else.
+    const auto page_ended =
+        std::async(std::launch::async, [page = std::move(metrics_)]() mutable { page.reset(); });
     if (storage_ != nullptr && storage_->Snapshot().full) EndAsItIs(why);
     if (registry_ != nullptr) registry_->StoreOpenSteps(DeadlineAfter(kStoreMs));
     if (peers_ != nullptr) peers_->Shutdown();
@@ -145,6 +152,9 @@ class RunningDaemon final : public Daemon {
   const DaemonConfig& config() const override { return config_; }
   uint16_t control_port() const override { return control_port_; }
   uint16_t data_port() const override { return acceptor_ != nullptr ? data_port_ : uint16_t{0}; }
+  uint16_t metrics_port() const override {
+    return metrics_ != nullptr ? metrics_->port() : uint16_t{0};
+  }
 
  private:
   // Writes wait for space, some inside RocksDB, which ends the process by an assertion when they
@@ -272,9 +282,20 @@ class RunningDaemon final : public Daemon {
     sources.absent_jobs = [this] { return registry_->AbsentJobs(); };
     if (storage_ != nullptr) sources.storage = [this] { return storage_->Snapshot(); };
     sources.memory_used_bytes = [this] { return budget_.used(); };
+    sources.storage_warn_percent = config_.storage.warn_percent;
     sources.lease_ms = config_.lease_ms;
     sources.clock = &clock_;
     status_ = std::make_unique<StatusCollector>(std::move(sources));
+  }
+
+  Status ListenForMetrics() {
+    if (config_.metrics_listen.empty()) return OkStatus();
+    status_->Observe();  // so that the first scrape finds something
+    StatusOr<std::unique_ptr<MetricsServer>> server = MetricsServer::Start(
+        config_.metrics_listen, [status = status_.get()] { return status->Latest(); });
+    if (!server.ok()) return Annotate(server.status(), "metrics page");
+    metrics_ = *std::move(server);
+    return OkStatus();
   }
 
   Status ListenForControl() {
@@ -344,6 +365,7 @@ class RunningDaemon final : public Daemon {
         if (stopping_) return;
       }
       live.Begin();
+      LUWU_FAILPOINT("house.tick");
       registry_->Tick(clock_.Now());
       sessions_.Sweep();
       if (++ticks % kTicksPerObservation == 0) status_->Observe();
@@ -381,6 +403,7 @@ class RunningDaemon final : public Daemon {
   std::unique_ptr<RecoveryDriver> recovery_;  // null without a data directory
   std::unique_ptr<CheckpointMaker> checkpoints_;
   std::unique_ptr<StatusCollector> status_;
+  std::unique_ptr<MetricsServer> metrics_;
   std::unique_ptr<ControlServer> server_;
   Mutex server_mutex_;  // while server_ may be rebuilt
   bool rebuilds_ LUWU_GUARDED_BY(server_mutex_) = true;

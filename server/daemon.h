@@ -2,11 +2,12 @@
 // order of their dependencies and listens last; Stop() takes them apart in the reverse order.
 //
 // Start order:  budget, update threads, session table -> data directory -> data plane listens ->
-//               jobs (those on disk, too), status, queues -> control plane listens -> housekeeping
+//               jobs (those on disk, too), status, queues -> metrics page -> control plane listens
+//               -> housekeeping
 //               -> calls are answered, health SERVING -> jobs on disk are recovered.
 // Stop order:   new calls refused -> recovery ends -> every wait answered "shutting down", jobs
 //               and sessions ended, links closed -> control plane drained -> queues, housekeeping
-//               -> jobs freed -> data directory, data plane.
+//               -> jobs freed -> data directory, data plane. Beside all this the metrics page ends.
 //
 // Main thread.
 #pragma once
@@ -36,7 +37,8 @@ class Daemon {
   // As configured, with the ports that were chosen for port 0.
   virtual const DaemonConfig& config() const = 0;
   virtual uint16_t control_port() const = 0;
-  virtual uint16_t data_port() const = 0;  // 0: no tcp data plane
+  virtual uint16_t data_port() const = 0;     // 0: no tcp data plane
+  virtual uint16_t metrics_port() const = 0;  // 0: no metrics page
 };
 
 }  // namespace luwu

@@ -22,6 +22,7 @@
 #include "common/config/quantity.h"
 #include "server/config.h"
 #include "server/daemon.h"
+#include "server/metrics/metric_list.h"
 #include "server/ops/process.h"
 #include "server/ops/service_reporter.h"
 #include "server/ops/signals.h"
@@ -39,6 +40,7 @@ struct Flags {
   std::string log_level;
   std::optional<int> ready_fd;
   bool check_config = false;
+  bool list_metrics = false;
 };
 
 void Declare(CLI::App& app, Flags* flags) {
@@ -66,6 +68,8 @@ void Declare(CLI::App& app, Flags* flags) {
       ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}));
   app.add_flag("--check-config", flags->check_config,
                "Print the effective configuration as TOML and exit");
+  app.add_flag("--list-metrics", flags->list_metrics,
+               "Print every metric of the Prometheus page as Markdown and exit");
   app.add_option("--ready-fd", flags->ready_fd,
                  "When serving, write one line of JSON to this file descriptor and close it")
       ->check(CLI::NonNegativeNumber);
@@ -105,6 +109,7 @@ bool WriteReady(int fd, const luwu::Daemon& daemon) {
       {"control_port", daemon.control_port()},
       {"data", node.data_address},
       {"data_port", daemon.data_port()},
+      {"metrics_port", daemon.metrics_port()},
       {"shm_path", node.shm_path},
   };
   const std::string line = ready.dump() + "\n";
@@ -183,6 +188,10 @@ int main(int argc, char** argv) {
     return Fail(
         luwu::Error(luwu::ErrorCode::kInvalidArgument, "{}; --help tells more", error.what()),
         kExitUsage);
+  }
+  if (flags.list_metrics) {
+    std::cout << luwu::MetricsMarkdown();
+    return 0;
   }
   const luwu::StatusOr<luwu::DaemonConfig> config = MakeConfig(&flags);
   if (!config.ok()) return Fail(config.status(), kExitUsage);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <ctime>
 #include <map>
 #include <set>
 
@@ -58,15 +59,25 @@ std::string NodeTable(const std::vector<NodeStatus>& nodes) {
   return table.Render();
 }
 
+// By the clock of the node, in UTC; "-" for a daemon that does not tell.
+std::string SinceText(uint64_t unix_ms) {
+  if (unix_ms == 0) return "-";
+  const auto seconds = static_cast<time_t>(unix_ms / 1000);
+  tm utc = {};
+  ::gmtime_r(&seconds, &utc);
+  char text[32];
+  return std::string(text, std::strftime(text, sizeof(text), "%F %TZ", &utc));
+}
+
 std::string ChecksTable(const std::vector<NodeStatus>& nodes) {
-  Table table({"NODE", "SEVERITY", "CHECK", "WHAT"});
+  Table table({"NODE", "SEVERITY", "CHECK", "SINCE", "WHAT"});
   for (const NodeStatus& node : nodes) {
     if (!node.status.ok()) continue;
     for (const v1::Check& check : node.status->checks()) {
       if (check.severity() == v1::SEVERITY_OK) continue;
       const std::string hint = check.hint().empty() ? "" : fmt::format(" ({})", check.hint());
-      table.AddRow(
-          {NameOf(node), SeverityWord(check.severity()), check.name(), check.summary() + hint});
+      table.AddRow({NameOf(node), SeverityWord(check.severity()), check.name(),
+                    SinceText(check.since_unix_ms()), check.summary() + hint});
     }
   }
   return table.empty() ? "" : "\n" + table.Render();

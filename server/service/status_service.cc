@@ -68,6 +68,7 @@ void FillJob(const JobSnapshot& job, v1::JobStatus* out) {
   if (job.last_outcome != Outcome::kUnspecified) {
     out->set_last_outcome(std::string(OutcomeName(job.last_outcome)));
   }
+  out->set_applied_steps(job.applied_steps);
   out->set_skipped_steps(job.skipped_steps);
   out->set_world_size(job.world_size);
   out->set_local_elements(job.local_elements);
@@ -138,6 +139,7 @@ void FillStatus(const DaemonSnapshot& snapshot, v1::DaemonStatus* out) {
     added->set_severity(static_cast<v1::Severity>(check.severity));
     added->set_summary(check.summary);
     added->set_hint(check.hint);
+    added->set_since_unix_ms(check.since_unix_ms);
   }
   out->set_memory_budget_bytes(snapshot.memory_budget_bytes);
   out->set_memory_used_bytes(snapshot.memory_used_bytes);

@@ -1,6 +1,8 @@
 #include "server/service/status_snapshot.h"
 
 #include <algorithm>
+#include <chrono>
+#include <memory>
 #include <utility>
 
 #include "common/base/bytes.h"
@@ -10,6 +12,21 @@ namespace luwu {
 namespace {
 
 constexpr double kNearFull = 0.9;
+
+uint64_t HostUnixMs() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<Milliseconds>(now).count());
+}
+
+// What makes two checks of two looks the same one. Where the summary tells numbers that change, the
+// name alone must do.
+std::string KeyOf(const StatusCheck& check) {
+  for (const char* name :
+       {"STEP_STALLED", "MEMORY_NEARFULL", "STORAGE_FULL", "STORAGE_NEARFULL", "JOB_RECOVERING"}) {
+    if (check.name == name) return check.name;
+  }
+  return check.name + check.summary;
+}
 
 // A worker that has begun no step yet shows last_step 0, like one that is in step 0.
 bool StepIsOpen(const JobSnapshot& job) {
@@ -57,7 +74,8 @@ void CheckAbsent(const std::vector<AbsentJob>& jobs, std::vector<StatusCheck>* c
   }
 }
 
-void CheckStorage(const persist::StorageSnapshot& storage, std::vector<StatusCheck>* checks) {
+void CheckStorage(const persist::StorageSnapshot& storage, uint32_t warn_percent,
+                  std::vector<StatusCheck>* checks) {
   if (!storage.failed.empty()) {
     checks->push_back({"STORAGE_FAILED", Severity::kErr,
                        fmt::format("{} takes no writes any more: {}", storage.path, storage.failed),
@@ -67,6 +85,15 @@ void CheckStorage(const persist::StorageSnapshot& storage, std::vector<StatusChe
     checks->push_back({"STORAGE_FULL", Severity::kErr,
                        fmt::format("{} writes wait: {}", storage.waiting_writes, *storage.full),
                        "make space, or raise storage.budget; training goes on by itself then"});
+  }
+  // docs/operating/storage.md promised this warning before there was one.
+  const double limit = double(storage.budget_bytes) * warn_percent / 100;
+  if (storage.budget_bytes > 0 && !storage.full && double(storage.used_bytes) > limit) {
+    checks->push_back({"STORAGE_NEARFULL", Severity::kWarn,
+                       fmt::format("{} of {} are in use in {}", HumanBytes(storage.used_bytes),
+                                   HumanBytes(storage.budget_bytes), storage.path),
+                       "delete checkpoints (luwuctl checkpoint list) or jobs, make space, or raise "
+                       "storage.budget; updates wait when it is full"});
   }
   if (!storage.damaged.empty()) {
     checks->push_back({"STORAGE_DAMAGED", Severity::kErr,
@@ -79,7 +106,9 @@ void CheckStorage(const persist::StorageSnapshot& storage, std::vector<StatusChe
 }  // namespace
 
 StatusCollector::StatusCollector(Sources sources)
-    : sources_(std::move(sources)), started_(sources_.clock->Now()) {}
+    : sources_(std::move(sources)),
+      started_(sources_.clock->Now()),
+      started_unix_ms_(sources_.unix_ms ? sources_.unix_ms() : HostUnixMs()) {}
 
 uint64_t StatusCollector::StalledMs(const JobSnapshot& job) const {
   if (!StepIsOpen(job)) return 0;
@@ -114,7 +143,9 @@ std::vector<StatusCheck> StatusCollector::Judge(const DaemonSnapshot& snapshot) 
     }
   }
   CheckAbsent(snapshot.absent_jobs, &checks);
-  if (snapshot.storage) CheckStorage(*snapshot.storage, &checks);
+  if (snapshot.storage) {
+    CheckStorage(*snapshot.storage, sources_.storage_warn_percent, &checks);
+  }
   const double used = double(snapshot.memory_used_bytes);
   if (used > kNearFull * double(snapshot.memory_budget_bytes)) {
     checks.push_back(
@@ -131,11 +162,14 @@ DaemonSnapshot StatusCollector::Collect() const {
   DaemonSnapshot snapshot = sources_.constants;
   const auto up = std::chrono::duration_cast<Milliseconds>(sources_.clock->Now() - started_);
   snapshot.uptime_ms = static_cast<uint64_t>(up.count());
+  snapshot.started_unix_ms = started_unix_ms_;
+  snapshot.taken_unix_ms = sources_.unix_ms ? sources_.unix_ms() : HostUnixMs();
   snapshot.jobs = sources_.jobs();
   if (sources_.absent_jobs) snapshot.absent_jobs = sources_.absent_jobs();
   if (sources_.storage) snapshot.storage = sources_.storage();
   snapshot.memory_used_bytes = sources_.memory_used_bytes();
   snapshot.checks = Judge(snapshot);
+  FillSince(&snapshot);
   for (const StatusCheck& check : snapshot.checks) {
     snapshot.overall = std::max(snapshot.overall, check.severity);
   }
@@ -144,16 +178,10 @@ DaemonSnapshot StatusCollector::Collect() const {
 
 void StatusCollector::Observe() {
   const TimePoint now = sources_.clock->Now();
-  const DaemonSnapshot snapshot = Collect();
+  auto taken = std::make_shared<const DaemonSnapshot>(Collect());
+  const DaemonSnapshot& snapshot = *taken;
   std::map<std::string, StatusCheck> present;
-  for (const StatusCheck& check : snapshot.checks) {
-    // A stalled step's summary tells a time that grows: one line per job is enough.
-    const std::string key = check.name == "STEP_STALLED" || check.name == "MEMORY_NEARFULL" ||
-                                    check.name == "STORAGE_FULL" || check.name == "JOB_RECOVERING"
-                                ? check.name
-                                : check.name + check.summary;
-    present.emplace(key, check);
-  }
+  for (const StatusCheck& check : snapshot.checks) present.emplace(KeyOf(check), check);
   MutexLock lock(mutex_);
   std::map<std::string, Progress> progress;
   for (const JobSnapshot& job : snapshot.jobs) {
@@ -176,6 +204,22 @@ void StatusCollector::Observe() {
     if (!present.contains(key)) LogInfo("check_cleared", "check={}", check.name);
   }
   logged_ = std::move(present);
+  MutexLock latest_lock(latest_mutex_);
+  latest_ = std::move(taken);
+}
+
+void StatusCollector::FillSince(DaemonSnapshot* snapshot) const {
+  MutexLock lock(mutex_);
+  for (StatusCheck& check : snapshot->checks) {
+    const auto known = logged_.find(KeyOf(check));
+    check.since_unix_ms =
+        known == logged_.end() ? snapshot->taken_unix_ms : known->second.since_unix_ms;
+  }
+}
+
+std::shared_ptr<const DaemonSnapshot> StatusCollector::Latest() const {
+  MutexLock lock(latest_mutex_);
+  return latest_;
 }
 
 }  // namespace luwu

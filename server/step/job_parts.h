@@ -13,6 +13,7 @@
 #include "server/step/shard_updater.h"
 #include "server/step/slot_table.h"
 #include "server/step/step_pace.h"
+#include "server/step/step_times.h"
 #include "server/store/held_sums.h"
 #include "server/store/memory_budget.h"
 #include "server/store/overflow_pool.h"
@@ -97,11 +98,13 @@ struct JobCounters {
   double update_seconds = 0;
   uint64_t duplicates = 0;
   uint64_t rejected_slots = 0;
+  uint64_t applied_steps = 0;
   uint64_t skipped_steps = 0;
   uint64_t clipped_steps = 0;
   std::optional<TimePoint> step_begun_at;
   double last_step_seconds = 0;
   StepPace pace;
+  StepTimes times;
 };
 
 }  // namespace luwu

@@ -77,8 +77,10 @@ void JobImpl::SettleAll(const StepDecision& decision, JobEffects* effects) {
   if (counters_.step_begun_at) {
     const std::chrono::duration<double> took = now - *counters_.step_begun_at;
     counters_.last_step_seconds = took.count();
+    counters_.times.Note(took.count());
     counters_.step_begun_at.reset();
   }
+  if (decision.outcome == Outcome::kApplied) ++counters_.applied_steps;
   if (decision.outcome == Outcome::kSkipped) {
     ++counters_.skipped_steps;
     LogWarning("step_skipped", "job={} step={} culprit=\"{}\"", spec().name, settling_.step,

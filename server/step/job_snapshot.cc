@@ -34,7 +34,9 @@ JobSnapshot JobImpl::Snapshot() const {
   out.optimizer = spec().optimizer;
   out.clip_scope = spec().clip_scope;
   out.loss_scale = gate_.loss_scale();
+  out.applied_steps = counters_.applied_steps;
   out.skipped_steps = counters_.skipped_steps;
+  out.step_times = counters_.times;
   out.clipped_steps = counters_.clipped_steps;
   out.world_size = spec().world_size;
   out.local_elements = plan_->map.elements();

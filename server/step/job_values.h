@@ -9,6 +9,7 @@
 
 #include "common/tensor/job_spec.h"
 #include "server/step/step_reporter.h"
+#include "server/step/step_times.h"
 #include "server/store/served_copies.h"
 #include "server/store/state_store.h"
 
@@ -71,8 +72,10 @@ struct JobSnapshot {
   std::string failure;  // why it is kFailed
   uint64_t current_step = 0;
   Outcome last_outcome = Outcome::kUnspecified;
+  uint64_t applied_steps = 0;  // since the job was created or came back on this node
   uint64_t skipped_steps = 0;
   uint64_t clipped_steps = 0;
+  StepTimes step_times;
   UpdateMode update_mode = UpdateMode::kUnspecified;
   OptimizerSpec optimizer;
   ClipScope clip_scope = ClipScope::kUnspecified;

@@ -189,7 +189,7 @@ class Cluster:
     `shm[i]` False gives node i no shared-memory socket, so that clients reach it by tcp. `folder`
     keeps configurations and logs there; without it they go when the cluster is closed. With
     `storage` each node has a data directory in its folder; `storage_settings` are further lines of
-    its [storage] table.
+    its [storage] table. With `metrics` each has a metrics page; see metrics_address.
     """
 
     def __init__(
@@ -208,6 +208,7 @@ class Cluster:
         env: Optional[Dict[str, str]] = None,
         storage: bool = False,
         storage_settings: str = "",
+        metrics: bool = False,
     ):
         self.storage = storage
         self.storage_settings = storage_settings
@@ -226,6 +227,8 @@ class Cluster:
             f"\n[session]\nheartbeat_ms = {heartbeat_ms}\nlease_ms = {lease_ms}\n"
             f'\n[log]\nlevel = "{log_level}"\n'
         )
+        if metrics:
+            self.settings += '\n[metrics]\nlisten = "127.0.0.1:0"\n'
         self.env = env
         self.nodes: List[NodeSpec] = []
         self.daemons: List[Daemon] = []
@@ -262,6 +265,10 @@ class Cluster:
 
     def data_dir(self, index: int) -> pathlib.Path:
         return (self.folder / self.nodes[index].name / "data").absolute()
+
+    def metrics_address(self, index: int) -> str:
+        """Of a node that runs; another one after a restart."""
+        return f"127.0.0.1:{self.daemons[index].ready['metrics_port']}"
 
     @property
     def endpoints(self) -> str:

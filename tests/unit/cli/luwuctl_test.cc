@@ -238,8 +238,10 @@ TEST_F(LuwuctlTest, WarningsAreShownAndAreNotFailures) {
   check->set_severity(v1::SEVERITY_WARN);
   check->set_summary("job gpt lost rank 1");
   check->set_hint("restart it");
+  check->set_since_unix_ms(1'700'000'000'999);
   const Result result = Ask({"status"});
   EXPECT_EQ(result.exit_code, 0);
+  EXPECT_NE(result.out.find("2023-11-14 22:13:20Z"), std::string::npos) << result.out;
   EXPECT_NE(result.out.find("job gpt lost rank 1 (restart it)"), std::string::npos) << result.out;
 }
 

@@ -187,6 +187,26 @@ TEST(Config, RefusesADataDirectoryThatCannotBe) {
   EXPECT_NE(error_of("warn_percent = 96\n").find("must not fall"), std::string::npos);
 }
 
+TEST(Config, TakesALoopbackAddressForMetricsAndNoOther) {
+  const auto with = [](const std::string& address) {
+    return ParseConfig(std::string(kGood) + "[metrics]\nlisten = \"" + address + "\"\n", "c.toml");
+  };
+  EXPECT_EQ(ParseConfig(kGood, "c.toml")->metrics_listen, "");
+  for (const char* good : {"127.0.0.1:9464", "127.8.9.10:1", "[::1]:9464", "127.0.0.1:0"}) {
+    const StatusOr<DaemonConfig> config = with(good);
+    ASSERT_TRUE(config.ok()) << ToString(config.status());
+    EXPECT_EQ(config->metrics_listen, good);
+    EXPECT_EQ(*ParseConfig(DumpConfig(*config), "dump"), *config);
+  }
+  for (const char* bad : {"0.0.0.0:9464", "10.0.0.1:9464", "[::]:9464", "127.0.0.1.example.org:1",
+                          "localhost:9464", "128.0.0.1:9464"}) {
+    const std::string message = MessageOf(with(bad).status());
+    EXPECT_NE(message.find("is not a loopback address"), std::string::npos) << bad << message;
+    EXPECT_NE(message.find("metrics.listen"), std::string::npos) << message;
+  }
+  EXPECT_NE(MessageOf(with("127.0.0.1").status()).find("host:port"), std::string::npos);
+}
+
 TEST(Config, TakesRdmaSettings) {
   const std::string text = std::string(kGood) +
                            "[rdma]\nuse = \"on\"\ndevice = \"mlx5_1\"\nport = 2\ngid_index = 3\n"

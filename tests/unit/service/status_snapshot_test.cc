@@ -1,6 +1,8 @@
 // Which checks the daemon raises for which state, and when they go away again.
 #include "server/service/status_snapshot.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 namespace luwu {
@@ -45,6 +47,7 @@ class StatusSnapshotTest : public testing::Test {
     sources.memory_used_bytes = [this] { return used_; };
     sources.lease_ms = 1000;
     sources.clock = &clock_;
+    sources.unix_ms = [this] { return unix_ms_; };
     return sources;
   }
 
@@ -55,10 +58,17 @@ class StatusSnapshotTest : public testing::Test {
     if (snapshot.checks.empty()) return {};
     EXPECT_EQ(snapshot.overall, snapshot.checks[0].severity);
     EXPECT_NE(snapshot.checks[0].hint, "");
+    const auto known =
+        std::find_if(kCheckNames.begin(), kCheckNames.end(),
+                     [&](const CheckName& check) { return check.name == snapshot.checks[0].name; });
+    EXPECT_NE(known, kCheckNames.end()) << snapshot.checks[0].name << " is not in kCheckNames";
+    if (known == kCheckNames.end()) return {};
+    EXPECT_EQ(known->severity, snapshot.checks[0].severity);
     return snapshot.checks[0];
   }
 
   FakeClock clock_;
+  uint64_t unix_ms_ = 1'700'000'000'000;
   JobSnapshot job_;
   uint64_t used_ = 0;
   std::vector<AbsentJob> absent_;
@@ -87,7 +97,10 @@ TEST_F(StatusSnapshotTest, ALostWorkerIsNamedByRankHostAndPid) {
 }
 
 TEST_F(StatusSnapshotTest, AJobThatIsRecoveringIsAWarningAndALostOneAnError) {
-  absent_ = {{.name = "old", .epoch = 7, .phase = JobPhase::kRecovering, .detail = "node n1"}};
+  absent_.resize(1);
+  absent_[0].name = "old";
+  absent_[0].phase = JobPhase::kRecovering;
+  absent_[0].detail = "node n1";
   StatusCheck check = OnlyCheck();
   EXPECT_EQ(check.name, "JOB_RECOVERING");
   EXPECT_EQ(check.severity, Severity::kWarn);
@@ -172,6 +185,48 @@ TEST_F(StatusSnapshotTest, ARecreatedJobDoesNotInheritAStall) {
   clock_.Advance(1001);
   job_.epoch = 8;
   EXPECT_TRUE(collector_.Collect().checks.empty());
+}
+
+// docs/operating/storage.md promised it, and nothing warned.
+TEST_F(StatusSnapshotTest, StorageIsNearlyFullAboveItsWarnPercentUntilItIsFull) {
+  storage_.budget_bytes = 1000;
+  storage_.used_bytes = 850;
+  EXPECT_TRUE(collector_.Collect().checks.empty());
+  storage_.used_bytes = 851;
+  EXPECT_EQ(OnlyCheck().name, "STORAGE_NEARFULL");
+  EXPECT_EQ(OnlyCheck().severity, Severity::kWarn);
+  storage_.full = "4096 bytes are missing";
+  EXPECT_EQ(OnlyCheck().name, "STORAGE_FULL");
+}
+
+TEST_F(StatusSnapshotTest, ACheckKeepsTheTimeAtWhichItWasFirstSeen) {
+  const uint64_t start = unix_ms_;
+  used_ = 950;
+  collector_.Observe();
+  EXPECT_EQ(OnlyCheck().since_unix_ms, start);
+  unix_ms_ += 5000;
+  used_ = 960;  // another summary, the same check
+  collector_.Observe();
+  EXPECT_EQ(OnlyCheck().since_unix_ms, start);
+  used_ = 0;
+  collector_.Observe();
+  unix_ms_ += 5000;
+  used_ = 960;
+  EXPECT_EQ(OnlyCheck().since_unix_ms, start + 10000);  // gone and back; not observed yet
+}
+
+TEST_F(StatusSnapshotTest, TheLatestIsWhatWasObservedNotWhatIs) {
+  EXPECT_EQ(collector_.Latest(), nullptr);
+  used_ = 100;
+  collector_.Observe();
+  used_ = 200;
+  unix_ms_ += 5000;
+  ASSERT_NE(collector_.Latest(), nullptr);
+  EXPECT_EQ(collector_.Latest()->memory_used_bytes, 100u);
+  EXPECT_EQ(collector_.Latest()->taken_unix_ms, unix_ms_ - 5000);
+  EXPECT_EQ(collector_.Latest()->started_unix_ms, unix_ms_ - 5000);
+  collector_.Observe();
+  EXPECT_EQ(collector_.Latest()->memory_used_bytes, 200u);
 }
 
 TEST_F(StatusSnapshotTest, TheWorstCheckIsTheOverallSeverity) {
