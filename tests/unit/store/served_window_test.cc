@@ -76,7 +76,13 @@ class Window : public testing::Test {
     window_->SetHooks({.moved = [this] { listener_.Note(); },
                        .failed = [this](const Status& why) { listener_.NoteFailure(why); }});
   }
-  ~Window() override { window_->Stop(); }
+  ~Window() override {
+    window_->Stop();
+    window_.reset();
+    use_.reset();
+    // The storage's thread may still let go of what it has called; it must not be the last.
+    while (storage_.use_count() > 1) std::this_thread::yield();
+  }
 
   static uint32_t CrcOf(std::byte value) {
     return Crc32c(std::vector<std::byte>(64 * sizeof(float), value));
