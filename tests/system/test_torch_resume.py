@@ -38,12 +38,12 @@ class Program:
                 loss = self.model(batch(step)).square().mean()
                 disturb(step, "backward")
                 loss.backward()
+                # Before step(): its answer may be lost with the daemon, and the step yet be kept.
+                assert self.losses.setdefault(step, loss.item()) == loss.item()
                 disturb(step, "step")
                 self.optimizer.step()
             except luwu.SessionLostError:
                 self.resumed.append(self.optimizer.resume())
-                continue
-            assert self.losses.setdefault(step, loss.item()) == loss.item()
 
 
 @pytest.fixture
