@@ -82,6 +82,16 @@ void Process::End() {
   pid_ = -1;
 }
 
+StatusOr<int> Process::Wait(StopCheck stop) {
+  int ended = 0;
+  while (waitpid(pid_, &ended, WNOHANG) == 0) {
+    if (stop()) return Error(ErrorCode::kCancelled, "stopped by a signal");
+    usleep(kPollMicroseconds);
+  }
+  pid_ = -1;
+  return WIFEXITED(ended) ? WEXITSTATUS(ended) : 128 + WTERMSIG(ended);
+}
+
 double Process::CpuSeconds() const {
   clockid_t clock = 0;
   timespec used = {};

@@ -25,10 +25,13 @@ class Process {
   // `output_path`, or stay the driver's when it is empty.
   struct Start {
     std::vector<std::string> arguments;
-    std::vector<int> kept_fds;
-    std::string output_path;
+    std::vector<int> kept_fds = {};
+    std::string output_path = {};
   };
   static StatusOr<Process> Run(const Start& start);
+
+  // Its exit code, or 128 + the signal that ended it; kCancelled when `stop` says so first.
+  StatusOr<int> Wait(StopCheck stop);
 
   pid_t pid() const { return pid_; }
   // User and system time of all its threads so far. Nanosecond clock, readable while it runs.

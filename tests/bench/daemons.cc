@@ -128,12 +128,16 @@ Status Daemons::StartOne(const DaemonOptions& options, uint32_t index,
                          const std::string& node_list) {
   const std::string config = fmt::format("{}/node{}.toml", folder_, index);
   const std::string log = fmt::format("{}/node{}.log", folder_, index);
-  RETURN_IF_ERROR(WriteText(
-      config,
-      fmt::format("[node]\nname = \"node{}\"\n\n[memory]\nbudget = \"{}MiB\"\n\n"
-                  "[optimizer]\nthreads = {}\n\n[session]\nheartbeat_ms = 5000\n"
-                  "lease_ms = 60000\n\n[log]\nlevel = \"warning\"\n{}",
-                  index, options.memory_bytes / kMiB + 1, options.update_threads, node_list)));
+  const std::string storage =
+      options.storage_path.empty()
+          ? ""
+          : fmt::format("[storage]\npath = \"{}/node{}\"\n\n", options.storage_path, index);
+  RETURN_IF_ERROR(
+      WriteText(config, fmt::format("[node]\nname = \"node{}\"\n\n[memory]\nbudget = \"{}MiB\"\n\n"
+                                    "[optimizer]\nthreads = {}\n\n[session]\nheartbeat_ms = 5000\n"
+                                    "lease_ms = 60000\n\n{}[log]\nlevel = \"warning\"\n{}",
+                                    index, options.memory_bytes / kMiB + 1, options.update_threads,
+                                    storage, node_list)));
   int ready[2] = {-1, -1};
   if (pipe2(ready, O_CLOEXEC) != 0) {
     return Error(ErrorCode::kUnavailable, "cannot make a pipe: {}", std::strerror(errno));

@@ -17,6 +17,8 @@ struct DaemonOptions {
   uint64_t memory_bytes = 0;  // budget of each
   uint32_t update_threads = 0;
   bool shm = true;
+  // A folder; data directories are made in it. Empty: none.
+  std::string storage_path = {};
   StopCheck stop = NeverStop;
 };
 

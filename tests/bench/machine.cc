@@ -58,6 +58,13 @@ MachineInfo DescribeMachine() {
   return info;
 }
 
+Json ToJson(const MachineInfo& machine) {
+  return {{"cpus", machine.cpus},
+          {"cpu_model", machine.cpu_model},
+          {"memory_bytes", machine.memory_bytes},
+          {"kernel", machine.kernel}};
+}
+
 OthersMeter::OthersMeter() : own_s_(OwnSeconds()) { ReadCpuTime(&busy_s_, &total_s_); }
 
 double OthersMeter::Share() const {

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "tests/bench/link.h"
+
 namespace luwu::bench {
 
 struct MachineInfo {
@@ -13,6 +15,7 @@ struct MachineInfo {
   std::string kernel;
 };
 MachineInfo DescribeMachine();
+Json ToJson(const MachineInfo& machine);
 
 // Made at the start of a run.
 class OthersMeter {

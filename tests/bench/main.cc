@@ -5,6 +5,7 @@
 #include "client/cli/stop_signals.h"
 #include "common/base/bytes.h"
 #include "tests/bench/command_line.h"
+#include "tests/bench/export/export_bench.h"
 #include "tests/bench/optimizer/optimizer_bench.h"
 #include "tests/bench/report.h"
 #include "tests/bench/spill/spill_bench.h"
@@ -35,6 +36,8 @@ struct CommandLine {
   JsonTarget optimizer_json;
   SpillBenchOptions spill;
   JsonTarget spill_json;
+  ExportBenchOptions exported;
+  JsonTarget exported_json;
   int agent_link = -1;
 };
 
@@ -189,6 +192,12 @@ Status Spill(CommandLine* line) {
   return WriteReport(line->spill_json, SpillText(report), SpillJson(report));
 }
 
+Status Export(CommandLine* line) {
+  ExportReport report;
+  RETURN_IF_ERROR(RunExportBench(line->exported, StopRequested, &report));
+  return WriteReport(line->exported_json, ExportText(report), ExportJson(report));
+}
+
 int Run(int argc, char** argv) {
   CommandLine line;
   CLI::App app{"luwu-bench: LuWu's speed on this machine, next to plain yardsticks"};
@@ -205,6 +214,10 @@ int Run(int argc, char** argv) {
   CLI::App* spill =
       app.add_subcommand("spill", "Training with state on disk next to the raw device");
   AddSpillOptions(spill, &line);
+  CLI::App* exported =
+      app.add_subcommand("export", "Export of a checkpoint as safetensors next to the raw device");
+  AddExportOptions(exported, &line.exported);
+  AddJsonOption(exported, &line.exported_json);
   CLI::App* agent = app.add_subcommand("agent", "A process of a running bench")->group("");
   agent->add_option("link", line.agent_link)->required();
   try {
@@ -217,9 +230,10 @@ int Run(int argc, char** argv) {
     return 0;
   }
   Signals().Install();
-  const Status status = train->parsed()   ? Train(&line)
-                        : spill->parsed() ? Spill(&line)
-                                          : Optimizer(&line);
+  const Status status = train->parsed()      ? Train(&line)
+                        : spill->parsed()    ? Spill(&line)
+                        : exported->parsed() ? Export(&line)
+                                             : Optimizer(&line);
   if (status.ok()) return 0;
   fmt::print(stderr, "luwu-bench: {}\n", ToString(status));
   return kExitFailure;

@@ -87,6 +87,23 @@ class SmokeTest(unittest.TestCase):
         for part in ("write_amplification", "space", "checkpoint", "training", "paper"):
             self.assertIn(part, report)
 
+    def test_export_reports_both_kinds(self):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [BENCH, "export", "--dir", folder, "--params", "3M", "--layers", "4"]
+            result = subprocess.run(
+                [*command, "--rounds", "1", "--json"],
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(os.listdir(folder), [])
+        report = json.loads(result.stdout)
+        for kind, written in (("masters", 4), ("with_optimizer_state", 12)):
+            self.assertEqual(report[kind]["written_bytes"], written * 3_000_000)
+            self.assertGreater(report[kind]["ratio_to_raw"], 0, kind)
+
     def test_tcp_with_a_layer_table_and_a_json_file(self):
         with tempfile.TemporaryDirectory() as folder:
             table = pathlib.Path(folder) / "table"

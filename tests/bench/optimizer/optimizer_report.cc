@@ -38,16 +38,9 @@ Json CaseJson(const CaseResult& result) {
 }  // namespace
 
 Json OptimizerJson(const OptimizerReport& report) {
-  Json json = {{"machine",
-                {{"cpus", report.machine.cpus},
-                 {"cpu_model", report.machine.cpu_model},
-                 {"memory_bytes", report.machine.memory_bytes},
-                 {"kernel", report.machine.kernel}}},
-               {"others_cpu_share", report.others_cpu_share},
-               {"kernel_variant", report.kernel},
-               {"params", report.options.params},
-               {"rounds", report.options.rounds},
-               {"cases", Json::array()}};
+  Json json = {{"machine", ToJson(report.machine)}, {"others_cpu_share", report.others_cpu_share},
+               {"kernel_variant", report.kernel},   {"params", report.options.params},
+               {"rounds", report.options.rounds},   {"cases", Json::array()}};
   for (const CaseResult& result : report.cases) json["cases"].push_back(CaseJson(result));
   if (report.daemon.measured) {
     json["daemon_path"] = {{"daemon_ns_per_parameter", Median(report.daemon.daemon_ns)},

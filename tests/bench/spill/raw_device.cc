@@ -4,6 +4,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -109,5 +110,19 @@ StatusOr<double> RawDevice::Pass(bool read, bool write) {
 StatusOr<double> RawDevice::Overwrite() { return Pass(false, true); }
 StatusOr<double> RawDevice::Read() { return Pass(true, false); }
 StatusOr<double> RawDevice::ReadAndWrite() { return Pass(true, true); }
+
+StatusOr<RawDevice::Transfer> RawDevice::SecondsFor(uint64_t read_bytes, uint64_t written_bytes) {
+  const auto pass = static_cast<double>(options_.pass_bytes);
+  const auto both_bytes = static_cast<double>(std::min(read_bytes, written_bytes));
+  const double rest_bytes = static_cast<double>(std::max(read_bytes, written_bytes)) - both_bytes;
+  ASSIGN_OR_RETURN(const double both, ReadAndWrite());
+  Transfer transfer = {.seconds = both * both_bytes / pass, .both_gb_per_s = pass / both / 1e9};
+  if (rest_bytes > 0) {
+    ASSIGN_OR_RETURN(const double rest, read_bytes > written_bytes ? Read() : Overwrite());
+    transfer.seconds += rest * rest_bytes / pass;
+    transfer.rest_gb_per_s = pass / rest / 1e9;
+  }
+  return transfer;
+}
 
 }  // namespace luwu::bench

@@ -39,6 +39,15 @@ class RawDevice {
   // Every block is read from one half and written to the other, which change places.
   StatusOr<double> ReadAndWrite();
 
+  // Seconds for any number of bytes each way, from passes made now: what goes both ways at the
+  // speed of ReadAndWrite, the rest at that of the pass that only reads or only writes.
+  struct Transfer {
+    double seconds = 0;
+    double both_gb_per_s = 0;  // of each way
+    double rest_gb_per_s = 0;  // 0 when there is no rest
+  };
+  StatusOr<Transfer> SecondsFor(uint64_t read_bytes, uint64_t written_bytes);
+
  private:
   struct Slot {
     std::byte* data = nullptr;

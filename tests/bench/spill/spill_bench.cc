@@ -68,18 +68,14 @@ class SpillBench {
     return OkStatus();
   }
 
-  // What was read and written again, and what was only written, at the raw speed of this moment.
   StatusOr<double> RawSeconds(const SpillStep& step) {
-    const auto pass = static_cast<double>(raw_bytes_);
-    ASSIGN_OR_RETURN(const double both, raw_->ReadAndWrite());
-    report_->raw_both_gb_per_s.push_back(pass / both / 1e9);
-    double seconds = both * static_cast<double>(step.read_bytes) / pass;
+    ASSIGN_OR_RETURN(const RawDevice::Transfer raw,
+                     raw_->SecondsFor(step.read_bytes, step.written_bytes));
+    report_->raw_both_gb_per_s.push_back(raw.both_gb_per_s);
     if (step.written_bytes > step.read_bytes) {
-      ASSIGN_OR_RETURN(const double write, raw_->Overwrite());
-      report_->raw_write_gb_per_s.push_back(pass / write / 1e9);
-      seconds += write * static_cast<double>(step.written_bytes - step.read_bytes) / pass;
+      report_->raw_write_gb_per_s.push_back(raw.rest_gb_per_s);
     }
-    return seconds;
+    return raw.seconds;
   }
 
   Status MeasureRounds(const char* what, SpillJob* job, std::vector<SpillRound>* rounds) {

@@ -43,11 +43,7 @@ Json SpillJson(const SpillReport& report) {
   const auto params = static_cast<double>(report.options.params);
   const double step =
       MedianOf<SpillStep>(report.trained, [](const SpillStep& each) { return each.seconds; });
-  Json json = {{"machine",
-                {{"cpus", report.machine.cpus},
-                 {"cpu_model", report.machine.cpu_model},
-                 {"memory_bytes", report.machine.memory_bytes},
-                 {"kernel", report.machine.kernel}}},
+  Json json = {{"machine", ToJson(report.machine)},
                {"others_cpu_share", report.others_cpu_share},
                {"engine", report.options.engine},
                {"direct_io", report.direct},
