@@ -33,6 +33,7 @@ constexpr uint64_t kDeleteMs = 30'000;
 struct Frame {
   std::string text;
   int exit_code = kExitOk;
+  bool explained = false;  // stderr has the reason of a failure
 };
 
 int CodeFor(const std::vector<rpc::NodeStatus>& nodes) {
@@ -74,7 +75,7 @@ Frame PlanFrame(const Options& options, Cluster* cluster) {
   if (code == kExitFailure) return {"", code};
   if (!HasJob(nodes, options.job)) {
     fmt::print(stderr, "luwuctl: no node has a job '{}'\n", Printable(options.job));
-    return {"", kExitUnhealthy};
+    return {.text = "", .exit_code = kExitFailure, .explained = true};
   }
   return {options.json ? rpc::JsonText(PlanJson(nodes, options.job), 2) + "\n"
                        : PlanText(nodes, options.job),
@@ -157,7 +158,7 @@ int Run(int argc, char** argv) {
   if (options.watch_s) return Watch(options, &cluster, &stop);
   const Frame frame = MakeFrame(options, &cluster);
   Print(frame.text);
-  if (frame.exit_code == kExitFailure) {
+  if (frame.exit_code == kExitFailure && !frame.explained) {
     std::fflush(stdout);
     fmt::print(stderr,
                "luwuctl: no daemon answers at {}; is luwud running there? "

@@ -9,6 +9,8 @@ namespace {
 
 constexpr uint64_t kFarewellMs = 1000;
 
+Status SessionClosed() { return Error(ErrorCode::kCancelled, "the session was closed"); }
+
 }  // namespace
 
 Session::Session(SessionParts parts)
@@ -59,36 +61,23 @@ void Session::FinishOperation(Operation& operation, const Status& status) {
   operation.Finish(status);
 }
 
-Status Session::StartFetch(const std::shared_ptr<Operation>& operation, const FetchCall& call,
-                           std::vector<Segment> segments) {
+Status Session::SubmitFetch(const std::shared_ptr<Operation>& operation, Work work) {
   fabric_->counters().operations.fetch_add(1, std::memory_order_relaxed);
-  const Status submitted = fetch_lane_.Submit(
-      [this, call, segments = std::move(segments), operation](bool cancelled) mutable {
-        Status status = Error(ErrorCode::kCancelled, "the session was closed");
-        if (!cancelled) {
-          FetchEngine::Loan context = fetch_.TakeContext();
-          context->segments.swap(segments);
-          status = Explain(fetch_.Fetch(call, *context));
-        }
-        FinishOperation(*operation, status);
+  const Status submitted =
+      fetch_lane_.Submit([this, operation, work = std::move(work)](bool cancelled) {
+        FinishOperation(*operation, cancelled ? SessionClosed() : work());
       });
   if (!submitted.ok()) fabric_->counters().operations.fetch_sub(1, std::memory_order_relaxed);
   return submitted;
 }
 
-Status Session::StartPush(const std::shared_ptr<Operation>& operation, PushCall call,
-                          std::vector<Segment> segments) {
+Status Session::SubmitPush(const std::shared_ptr<Operation>& operation, const PushCall& call,
+                           Work work) {
   RETURN_IF_ERROR(push_.Queue(call.layer, call.close));
-  call.queued = true;
   fabric_->counters().operations.fetch_add(1, std::memory_order_relaxed);
-  const Status submitted = push_lane_.Submit(
-      [this, call, segments = std::move(segments), operation](bool cancelled) mutable {
-        Status status = Error(ErrorCode::kCancelled, "the session was closed");
-        if (!cancelled) {
-          PushEngine::Loan context = push_.TakeContext();
-          context->batch.segments.swap(segments);
-          status = Explain(push_.Push(call, *context));
-        }
+  const Status submitted =
+      push_lane_.Submit([this, operation, work = std::move(work)](bool cancelled) {
+        const Status status = cancelled ? SessionClosed() : work();
         push_.EndQueued();
         FinishOperation(*operation, status);
       });
@@ -96,6 +85,25 @@ Status Session::StartPush(const std::shared_ptr<Operation>& operation, PushCall 
   push_.Unqueue(call.layer, call.close);
   fabric_->counters().operations.fetch_sub(1, std::memory_order_relaxed);
   return submitted;
+}
+
+Status Session::StartFetch(const std::shared_ptr<Operation>& operation, const FetchCall& call,
+                           std::vector<Segment> segments) {
+  return SubmitFetch(operation, [this, call, segments = std::move(segments)]() mutable {
+    FetchEngine::Loan context = fetch_.TakeContext();
+    context->segments.swap(segments);
+    return Explain(fetch_.Fetch(call, *context));
+  });
+}
+
+Status Session::StartPush(const std::shared_ptr<Operation>& operation, PushCall call,
+                          std::vector<Segment> segments) {
+  call.queued = true;
+  return SubmitPush(operation, call, [this, call, segments = std::move(segments)]() mutable {
+    PushEngine::Loan context = push_.TakeContext();
+    context->batch.segments.swap(segments);
+    return Explain(push_.Push(call, *context));
+  });
 }
 
 StatusOr<std::shared_ptr<InPlaceOperation>> Session::BeginInPlace(const InPlaceCall& call) {
@@ -166,7 +174,7 @@ void Session::Close(bool farewell) {
   closed_ = true;
   {
     MonitorLock lock(fabric_->monitor());
-    fabric_->Fail(lock, Error(ErrorCode::kCancelled, "the session was closed"));
+    fabric_->Fail(lock, SessionClosed());
   }
   for (const auto& rpc : rpcs_) rpc->Shutdown();
   std::vector<uint32_t> reachable;

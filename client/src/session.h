@@ -140,6 +140,11 @@ class Session final : public std::enable_shared_from_this<Session> {
 
  private:
   void FinishOperation(Operation& operation, const Status& status);
+  // Queue `work`; `operation` finishes with its result, or with kCancelled when the session closes
+  // first. Refused: nothing was started, and a push's place in its layer is given back.
+  using Work = std::function<Status()>;
+  Status SubmitFetch(const std::shared_ptr<Operation>& operation, Work work);
+  Status SubmitPush(const std::shared_ptr<Operation>& operation, const PushCall& call, Work work);
 
   // In the order of construction; destroyed in the reverse one.
   const std::shared_ptr<transport::Dialler> dialler_;

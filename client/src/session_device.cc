@@ -12,14 +12,9 @@ Status Session::StartDeviceFetch(const std::shared_ptr<DeviceFetchOperation>& op
   RETURN_IF_ERROR(device_.Arm(prepared, operation.get()));
   // A task is copyable.
   const auto memory = std::make_shared<const DeviceCall>(std::move(prepared));
-  fabric_->counters().operations.fetch_add(1, std::memory_order_relaxed);
-  const Status submitted = fetch_lane_.Submit([this, call, memory, operation](bool cancelled) {
-    Status status = Error(ErrorCode::kCancelled, "the session was closed");
-    if (!cancelled) status = Explain(device_.Fetch(call, *memory, operation->arrived()));
-    FinishOperation(*operation, status);
+  return SubmitFetch(operation, [this, call, memory, operation] {
+    return Explain(device_.Fetch(call, *memory, operation->arrived()));
   });
-  if (!submitted.ok()) fabric_->counters().operations.fetch_sub(1, std::memory_order_relaxed);
-  return submitted;
 }
 
 Status Session::StartDevicePush(const std::shared_ptr<Operation>& operation, PushCall call,
@@ -27,23 +22,13 @@ Status Session::StartDevicePush(const std::shared_ptr<Operation>& operation, Pus
   ASSIGN_OR_RETURN(DeviceCall prepared, device_.Prepare(std::move(segments), how.stream));
   RETURN_IF_ERROR(device_.CheckPush(how.options));
   const auto memory = std::make_shared<const DeviceCall>(std::move(prepared));
-  RETURN_IF_ERROR(push_.Queue(call.layer, call.close));
   call.queued = true;
-  fabric_->counters().operations.fetch_add(1, std::memory_order_relaxed);
-  const Status submitted = push_lane_.Submit([this, call, memory, how, operation](bool cancelled) {
-    Status status = Error(ErrorCode::kCancelled, "the session was closed");
-    if (!cancelled) {
-      GradientCheck check;
-      status = Explain(device_.Push(call, *memory, how.options, &check));
-      if (status.ok() && how.options.check) how.report(check);
-    }
-    push_.EndQueued();
-    FinishOperation(*operation, status);
+  return SubmitPush(operation, call, [this, call, memory, how]() -> Status {
+    GradientCheck check;
+    RETURN_IF_ERROR(Explain(device_.Push(call, *memory, how.options, &check)));
+    if (how.options.check) how.report(check);
+    return OkStatus();
   });
-  if (submitted.ok()) return submitted;
-  push_.Unqueue(call.layer, call.close);
-  fabric_->counters().operations.fetch_sub(1, std::memory_order_relaxed);
-  return submitted;
 }
 
 }  // namespace luwu::client

@@ -31,9 +31,9 @@ Status JobImpl::CheckTakeover(const Rank& rank, const WorkerIdentity& identity) 
                     holder.link_state() == Session::LinkState::kDown;
   if (dead || holder.identity().restart_count < identity.restart_count) return OkStatus();
   return taken(
-      fmt::format("is held by pid {} on host {} (restart count {}, lease {} ms left); end that "
-                  "process, wait for "
-                  "its lease, or open with a higher restart count than {}",
+      fmt::format("is held by pid {} on host {} (restart count {}, lease {} ms left); close that "
+                  "session (optimizer.close() in PyTorch) or end that process, wait for its lease, "
+                  "or open with a higher restart count than {}",
                   holder.identity().pid, holder.identity().host, holder.identity().restart_count,
                   holder.LeaseLeftMs(now), holder.identity().restart_count));
 }

@@ -314,6 +314,13 @@ TEST_F(LuwuctlTest, PlanGoesByTheMeanOfTheLastSteps) {
   EXPECT_NE(Ask({"plan", "gpt"}).out.find("2.00 s of 17"), std::string::npos);
 }
 
+// Bug: 3, "a node does not answer", where delete said 1.
+TEST_F(LuwuctlTest, PlanOfAMissingJobFailsLikeOtherCommands) {
+  const Result refused = Ask({"plan", "absent"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_EQ(refused.error, "luwuctl: no node has a job 'absent'\n");
+}
+
 size_t Count(const std::string& text, const std::string& what) {
   size_t count = 0;
   for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
