@@ -32,6 +32,7 @@ constexpr U64Range kGidIndexRange = {.min = 0, .max = 65535};
 constexpr uint64_t kGidIndexAuto = kGidIndexRange.max + 1;  // when the key is not there
 constexpr U64Range kMtuRange = {.min = 0, .max = 4096};
 
+const std::vector<std::string> kNumaUses = {"auto", "off"};
 const std::vector<std::string> kRdmaUses = {"auto", "on", "off"};
 const std::vector<std::string> kRdmaModes = {"event", "busy"};
 const std::vector<std::string> kLevels = {"debug", "info", "warning", "error", "off"};
@@ -238,6 +239,7 @@ StatusOr<DaemonConfig> FromReader(ConfigReader root) {
   ConfigReader optimizer = root.Table("optimizer");
   config.optimizer_threads = static_cast<uint32_t>(optimizer.GetU64("threads", kThreadsRange, 0));
   config.optimizer_pin = optimizer.GetBool("pin", false);
+  config.optimizer_numa = optimizer.GetChoice("numa", kNumaUses, "auto") == "auto";
   ReadSession(root, &config);
   ReadStorage(root, &config);
   ReadRdma(root, &config);
@@ -369,13 +371,14 @@ std::string_view EngineName(persist::Engine engine) {
 
 std::string DumpConfig(const DaemonConfig& config) {
   std::string out = fmt::format(
-      "[node]\nname = {}\n\n[memory]\nbudget = {}  # {}\n\n[optimizer]\nthreads = {}\npin = {}\n\n"
-      "[session]\nheartbeat_ms = {}\nlease_ms = {}\nshm_allowed_uids = [{}]\n\n[log]\nlevel = "
+      "[node]\nname = {}\n\n[memory]\nbudget = {}  # {}\n\n[optimizer]\nthreads = {}\npin = {}\n"
+      "numa = \"{}\"\n\n[session]\nheartbeat_ms = {}\nlease_ms = {}\nshm_allowed_uids = "
+      "[{}]\n\n[log]\nlevel = "
       "\"{}\"\njournald = {}\n",
       Quoted(config.node().name), config.memory_budget_bytes,
       HumanBytes(config.memory_budget_bytes), config.optimizer_threads, config.optimizer_pin,
-      config.heartbeat_ms, config.lease_ms, fmt::join(config.shm_allowed_uids, ", "),
-      LogLevelName(config.log_level), config.journald);
+      kNumaUses[config.optimizer_numa ? 0 : 1], config.heartbeat_ms, config.lease_ms,
+      fmt::join(config.shm_allowed_uids, ", "), LogLevelName(config.log_level), config.journald);
   const StorageConfig& storage = config.storage;
   out += fmt::format(
       "\n[storage]\npath = {}\nengine = \"{}\"\nbudget = {}\nscrub_rate = {}\nwarn_percent = {}\n"

@@ -36,6 +36,7 @@ struct DaemonConfig {
   uint64_t memory_budget_bytes = 0;
   uint32_t optimizer_threads = 0;  // 0: one per core
   bool optimizer_pin = false;      // each of them to one CPU
+  bool optimizer_numa = true;      // each of them to one NUMA node, and shards near them
   uint32_t heartbeat_ms = 5000;
   uint32_t lease_ms = 15000;
   std::vector<uint32_t> shm_allowed_uids;  // besides root and the daemon's own user

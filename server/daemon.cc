@@ -15,6 +15,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/liveness.h"
 #include "common/base/log.h"
+#include "common/base/numa.h"
 #include "common/base/sync.h"
 #include "common/rpc/channel.h"
 #include "common/transport/connect.h"
@@ -63,13 +64,30 @@ uint32_t ThreadsOf(const DaemonConfig& config) {
   return std::max(1u, std::thread::hardware_concurrency());
 }
 
+// A host whose NUMA nodes cannot be made out is taken for one node. Before any thread is started.
+std::vector<UpdateSeat> SeatsOf(const DaemonConfig& config) {
+  const std::vector<uint32_t> allowed = AllowedCpus();
+  StatusOr<std::vector<NumaNode>> nodes = std::vector<NumaNode>();
+  if (config.optimizer_numa) nodes = ReadNumaNodes(kNumaRoot, allowed);
+  if (!nodes.ok()) {
+    LogWarning("numa_unknown", "error={}", ToString(nodes.status()));
+    nodes = std::vector<NumaNode>();
+  }
+  if (nodes->size() > 1 && !LeavePagesInPlace()) {
+    LogWarning("numa_balancing",
+               "error=set_mempolicy was refused (a container without "
+               "CAP_SYS_NICE?); pages may be moved unless kernel.numa_balancing is 0");
+  }
+  return SeatsFor(ThreadsOf(config), config.optimizer_pin, *nodes, allowed);
+}
+
 class RunningDaemon final : public Daemon {
  public:
   explicit RunningDaemon(const DaemonConfig& config)
       : config_(config),
         admission_(config.node().name),
         budget_(config.memory_budget_bytes),
-        pool_(ThreadsOf(config), config.optimizer_pin) {}
+        pool_(SeatsOf(config)) {}
   ~RunningDaemon() override { Stop("destroyed"); }
 
   Status Run() {
@@ -89,10 +107,11 @@ class RunningDaemon final : public Daemon {
     admission_.Open();
     server_->SetServing(true);
     if (recovery_ != nullptr) recovery_->Start();
-    LogInfo("node_started", "node={} control={} data={} shm={} memory={} threads={} kernel={}",
+    LogInfo("node_started",
+            "node={} control={} data={} shm={} memory={} threads={} numa_nodes={} kernel={}",
             config_.node().name, config_.node().control_address, config_.node().data_address,
             config_.node().shm_path, config_.memory_budget_bytes, pool_.threads(),
-            optim::KernelName());
+            pool_.homes().homes(), optim::KernelName());
     return OkStatus();
   }
 

@@ -10,7 +10,6 @@
 namespace luwu {
 namespace {
 
-constexpr uint64_t kHugePageBytes = 2 * kMiB;
 constexpr uint64_t kMappingBytesMax = uint64_t{1} << 47;  // of a process's address space
 
 Status SystemError(const char* call, uint64_t bytes) {
@@ -39,7 +38,14 @@ Mapping::~Mapping() {
   if (data_ != nullptr) ::munmap(data_, bytes_);
 }
 
-StatusOr<Mapping> AllocateHuge(uint64_t bytes) {
+Status TouchPages(ByteSpan memory) {
+  if (memory.empty() || ::madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE) == 0) {
+    return OkStatus();
+  }
+  return SystemError("touching memory", memory.size());
+}
+
+StatusOr<Mapping> AllocateHuge(uint64_t bytes, const Toucher& touch) {
   if (bytes == 0) return Mapping();
   if (bytes > kMappingBytesMax) {
     return Error(ErrorCode::kResourceExhausted, "{} cannot be mapped", HumanBytes(bytes));
@@ -55,13 +61,11 @@ StatusOr<Mapping> AllocateHuge(uint64_t bytes) {
   if (head < kHugePageBytes) ::munmap(raw + head + wanted, kHugePageBytes - head);
   Mapping mapping(raw + head, wanted);
   ::madvise(mapping.data(), wanted, MADV_HUGEPAGE);
-  if (::madvise(mapping.data(), wanted, MADV_POPULATE_WRITE) != 0) {
-    return SystemError("populating memory", bytes);
-  }
+  RETURN_IF_ERROR(touch ? touch(mapping.span()) : TouchPages(mapping.span()));
   return mapping;
 }
 
-StatusOr<SharedMemory> CreateShared(const std::string& name, uint64_t bytes) {
+StatusOr<SharedMemory> CreateShared(const std::string& name, uint64_t bytes, const Toucher& touch) {
   SharedMemory memory;
   memory.fd = UniqueFd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory.fd.valid()) return SystemError("memfd_create", bytes);
@@ -75,9 +79,7 @@ StatusOr<SharedMemory> CreateShared(const std::string& name, uint64_t bytes) {
   if (raw == MAP_FAILED) return SystemError("mapping a memfd", bytes);
   memory.mapping = Mapping(static_cast<std::byte*>(raw), bytes);
   ::madvise(raw, bytes, MADV_HUGEPAGE);
-  if (::madvise(raw, bytes, MADV_POPULATE_WRITE) != 0) {
-    return SystemError("populating a memfd", bytes);
-  }
+  RETURN_IF_ERROR(touch ? touch(memory.mapping.span()) : TouchPages(memory.mapping.span()));
   return memory;
 }
 

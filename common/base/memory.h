@@ -3,6 +3,7 @@
 // come back populated and zero.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -31,8 +32,17 @@ class Mapping {
   uint64_t bytes_ = 0;
 };
 
-// Private anonymous memory in transparent huge pages. Zero bytes give an empty mapping.
-StatusOr<Mapping> AllocateHuge(uint64_t bytes);
+inline constexpr uint64_t kHugePageBytes = 2 * kMiB;
+
+// Touches whole pages: those that begin in `memory`, which begins with one.
+Status TouchPages(ByteSpan memory);
+// How a block is touched when it is not TouchPages(block) on the calling thread: on a host of
+// several NUMA nodes a page lies where it is touched first.
+using Toucher = std::function<Status(ByteSpan block)>;
+
+// Private anonymous memory in transparent huge pages, from a huge page's beginning on when it has
+// that size. Zero bytes give an empty mapping.
+StatusOr<Mapping> AllocateHuge(uint64_t bytes, const Toucher& touch = {});
 
 // A memfd of exactly `bytes` (a multiple of the page size), sealed against resizing, mapped and
 // touched. `name` shows in /proc/PID/maps.
@@ -40,7 +50,8 @@ struct SharedMemory {
   UniqueFd fd;
   Mapping mapping;
 };
-StatusOr<SharedMemory> CreateShared(const std::string& name, uint64_t bytes);
+StatusOr<SharedMemory> CreateShared(const std::string& name, uint64_t bytes,
+                                    const Toucher& touch = {});
 
 // Adds the seal that refuses every later writable mapping or write; existing mappings stay.
 Status SealReadOnly(const SharedMemory& memory);

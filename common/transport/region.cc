@@ -9,11 +9,11 @@
 namespace luwu::transport {
 
 StatusOr<std::shared_ptr<LocalRegion>> LocalRegion::Create(const std::string& name, uint64_t bytes,
-                                                           Access access) {
+                                                           Access access, const Toucher& touch) {
   if (bytes == 0) {
     return Error(ErrorCode::kInvalidArgument, "region '{}' must have at least one byte", name);
   }
-  auto memory = CreateShared(name, bytes);
+  auto memory = CreateShared(name, bytes, touch);
   if (!memory.ok()) return Annotate(memory.status(), fmt::format("region '{}'", name));
   if (access == Access::kRemoteRead) {
     RETURN_IF_ERROR(Annotate(SealReadOnly(*memory), fmt::format("region '{}'", name)));

@@ -19,7 +19,7 @@ class LocalRegion {
  public:
   // With kRemoteRead the memfd is sealed so that no peer can map it writable.
   static StatusOr<std::shared_ptr<LocalRegion>> Create(const std::string& name, uint64_t bytes,
-                                                       Access access);
+                                                       Access access, const Toucher& touch = {});
 
   ByteSpan span() const { return memory_.mapping.span(); }
   uint64_t bytes() const { return memory_.mapping.bytes(); }

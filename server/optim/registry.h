@@ -1,6 +1,6 @@
 // The optimizers that are built: one row each. A row says what an optimizer keeps and how to apply
 // it; everything else (formats, layouts, refusals) follows from that. Adding an optimizer: a file
-// with its rule (see lion.h), its row in registry.cc, and its name in common/tensor/job_spec.h.
+// with its rule (see lion.h), its row in registry.cc; its name: docs/OPTIMIZERS.md.
 // Const data, any thread.
 #pragma once
 

@@ -66,31 +66,32 @@ StatusOr<MemoryPlan> PlanJob(const JobOptions& options, const Job::Environment& 
                can_spill ? "" : ", or give luwud a data directory for the rest");
 }
 
-StatusOr<std::unique_ptr<StateStore>> MakeStore(const JobPlan& plan,
+StatusOr<std::unique_ptr<StateStore>> MakeStore(const JobPlan& plan, const ShardHomes& homes,
                                                 const std::shared_ptr<StorageUse>& use) {
   const JobSpec& spec = plan.options.spec;
   const ResidencyPlan& residency = plan.residency;
-  ASSIGN_OR_RETURN(auto memory, MemoryStore::Create(spec, plan.map, &residency.resident));
+  ASSIGN_OR_RETURN(auto memory, MemoryStore::Create(spec, plan.map, &residency.resident, homes));
   if (!residency.spills()) return std::unique_ptr<StateStore>(std::move(memory));
   ASSIGN_OR_RETURN(auto disk, SpillStore::Create(spec, plan.map, residency, use));
   return std::unique_ptr<StateStore>(
       std::make_unique<StateTiers>(std::move(memory), std::move(disk), use));
 }
 
-StatusOr<std::unique_ptr<ServedCopies>> MakeCopies(const JobPlan& plan,
+StatusOr<std::unique_ptr<ServedCopies>> MakeCopies(const JobPlan& plan, const ShardHomes& homes,
                                                    const std::shared_ptr<StorageUse>& use) {
   const JobOptions& options = plan.options;
   if (plan.map.has_window()) {
     return ServedWindow::Create(options.spec, plan.map, options.epoch, use);
   }
-  return ServedWeights::Create(options.spec, plan.map, options.epoch);
+  return ServedWeights::Create(options.spec, plan.map, options.epoch, homes);
 }
 
-StatusOr<JobMemory> AllocateMemory(const JobPlan& plan, MemoryBudget* budget) {
+StatusOr<JobMemory> AllocateMemory(const JobPlan& plan, const Job::Environment& environment) {
   const JobSpec& spec = plan.options.spec;
+  const ShardHomes& homes = environment.pool->homes();
   JobMemory memory;
-  StatusOr<MemoryReservation> reserved =
-      budget->Reserve(plan.footprint.total(), DescribeFootprint(plan.options, plan.footprint));
+  StatusOr<MemoryReservation> reserved = environment.budget->Reserve(
+      plan.footprint.total(), DescribeFootprint(plan.options, plan.footprint));
   if (!reserved.ok() && plan.options.storage == nullptr) {
     return MakeError(CodeOf(reserved.status()),
                      MessageOf(reserved.status()) +
@@ -102,8 +103,8 @@ StatusOr<JobMemory> AllocateMemory(const JobPlan& plan, MemoryBudget* budget) {
   if (plan.options.storage != nullptr) {
     memory.storage_use = std::make_shared<StorageUse>(plan.options.storage);
   }
-  ASSIGN_OR_RETURN(memory.store, MakeStore(plan, memory.storage_use));
-  ASSIGN_OR_RETURN(memory.weights, MakeCopies(plan, memory.storage_use));
+  ASSIGN_OR_RETURN(memory.store, MakeStore(plan, homes, memory.storage_use));
+  ASSIGN_OR_RETURN(memory.weights, MakeCopies(plan, homes, memory.storage_use));
   if (plan.options.storage != nullptr) {
     ASSIGN_OR_RETURN(memory.points,
                      PointMaker::Create(spec, plan.map, plan.residency, plan.options.storage));
@@ -111,12 +112,13 @@ StatusOr<JobMemory> AllocateMemory(const JobPlan& plan, MemoryBudget* budget) {
   for (uint32_t rank = 0; rank < spec.world_size; ++rank) {
     ASSIGN_OR_RETURN(auto inbox,
                      transport::LocalRegion::Create("luwu-inbox", plan.map.inbox_bytes(),
-                                                    transport::Access::kRemoteWrite));
+                                                    transport::Access::kRemoteWrite,
+                                                    homes.TouchInTurns(plan.map.inbox_bytes())));
     memory.inboxes.push_back(std::move(inbox));
   }
   ASSIGN_OR_RETURN(memory.overflow, OverflowPool::Create(spec, plan.map));
-  ASSIGN_OR_RETURN(memory.held, HeldSums::Create(spec, plan.map, SumsUse::kHeld));
-  ASSIGN_OR_RETURN(memory.running, HeldSums::Create(spec, plan.map, SumsUse::kRunning));
+  ASSIGN_OR_RETURN(memory.held, HeldSums::Create(spec, plan.map, SumsUse::kHeld, homes));
+  ASSIGN_OR_RETURN(memory.running, HeldSums::Create(spec, plan.map, SumsUse::kRunning, homes));
   return memory;
 }
 
@@ -153,7 +155,7 @@ StatusOr<std::shared_ptr<Job>> Job::Create(JobOptions options, const Environment
   auto plan =
       std::make_unique<const JobPlan>(JobPlan{std::move(options), std::move(divided->map),
                                               divided->footprint, std::move(divided->residency)});
-  StatusOr<JobMemory> memory = AllocateMemory(*plan, environment.budget);
+  StatusOr<JobMemory> memory = AllocateMemory(*plan, environment);
   if (!memory.ok()) return Annotate(memory.status(), what);
   LogInfo("job_created", "job={} epoch={:#x} shards={} bytes={} spilled_bytes={} window_slots={}",
           plan->options.spec.name, plan->options.epoch, plan->map.shard_count(),
@@ -192,6 +194,7 @@ JobImpl::JobImpl(std::unique_ptr<const JobPlan> plan, const Environment& environ
   for (uint32_t i = 0; i < plan_->map.shard_count(); ++i) {
     const bool trainable = spec().layers[plan_->map.shards()[i].layer].trainable();
     shards_.emplace_back(this, i, trainable, spec().world_size);
+    shards_.back().set_home(env_.pool->homes().HomeOf(i));
     shards_.back().squares = updater_.UnitsOf(i);
   }
   ranks_.reserve(spec().world_size);

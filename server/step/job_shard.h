@@ -38,6 +38,7 @@ struct JobShard final : UpdatePool::Task {
     sources.reserve(world_size);
   }
   void Run() override;
+  using UpdatePool::Task::set_home;
 
   JobImpl* const job;
   const uint32_t index;

@@ -1,7 +1,8 @@
 #include "server/step/update_pool.h"
 
 #include <pthread.h>
-#include <sched.h>
+
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -11,51 +12,45 @@
 
 namespace luwu {
 
-namespace {
-
-// A thread that cannot be pinned runs where the scheduler puts it.
-void PinThisThread(uint32_t number) {
-  cpu_set_t allowed;
-  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) == 0) return;
-  uint32_t skip = number % static_cast<uint32_t>(CPU_COUNT(&allowed));
-  for (size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &allowed) || skip-- > 0) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    (void)::pthread_setaffinity_np(::pthread_self(), sizeof(one), &one);
-    return;
-  }
-}
-
-}  // namespace
-
-UpdatePool::UpdatePool(uint32_t threads, bool pinned) {
-  LUWU_CHECK(threads >= 1, "the update stage needs a thread");
-  threads_.reserve(threads);
-  for (uint32_t i = 0; i < threads; ++i)
-    threads_.emplace_back([this, i, pinned] { Loop(i, pinned); });
+UpdatePool::UpdatePool(std::vector<UpdateSeat> seats)
+    : seats_(std::move(seats)), homes_(HomesOf(seats_)), lanes_(homes_.homes()) {
+  LUWU_CHECK(!seats_.empty(), "the update stage needs a thread");
+  std::vector<bool> seated(homes_.homes(), false);
+  for (const UpdateSeat& seat : seats_) seated[seat.home] = true;
+  for (const bool home : seated) LUWU_CHECK(home, "every home has a thread");
+  threads_.reserve(seats_.size());
+  for (uint32_t i = 0; i < seats_.size(); ++i) threads_.emplace_back([this, i] { Loop(i); });
 }
 
 UpdatePool::~UpdatePool() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
+    for (Lane& lane : lanes_) lane.wake.NotifyAll();
   }
-  wake_.NotifyAll();
   for (std::thread& thread : threads_) thread.join();
 }
 
 void UpdatePool::Submit(Task* task) {
-  {
-    MutexLock lock(mutex_);
-    LUWU_CHECK(!stopping_, "the owners of tasks stop before their pool");
-    task->next_ = nullptr;
-    (tail_ == nullptr ? head_ : tail_->next_) = task;
-    tail_ = task;
-    ++queued_;
+  MutexLock lock(mutex_);
+  LUWU_CHECK(!stopping_, "the owners of tasks stop before their pool");
+  Lane& lane = lanes_[task->home_];
+  task->next_ = nullptr;
+  (lane.tail == nullptr ? lane.head : lane.tail->next_) = task;
+  lane.tail = task;
+  ++queued_;
+  WakeOne(task->home_);
+}
+
+// Of that home when it can be. When nobody is idle, who is done next looks by itself.
+void UpdatePool::WakeOne(uint32_t home) {
+  for (uint32_t turn = 0; turn < lanes_.size(); ++turn) {
+    Lane& lane = lanes_[(home + turn) % lanes_.size()];
+    if (lane.idle == lane.woken) continue;
+    ++lane.woken;
+    lane.wake.NotifyOne();
+    return;
   }
-  wake_.NotifyOne();
 }
 
 uint64_t UpdatePool::queued() const {
@@ -63,22 +58,38 @@ uint64_t UpdatePool::queued() const {
   return queued_;
 }
 
-void UpdatePool::Loop(uint32_t number, bool pinned) {
-  if (pinned) PinThisThread(number);
-  ::pthread_setname_np(::pthread_self(),
-                       fmt::format("luwu-update-{}", number).substr(0, 15).c_str());
-  LiveLoop live(fmt::format("luwu-update-{}", number));
+UpdatePool::Task* UpdatePool::Take(uint32_t home) {
+  for (uint32_t turn = 0; turn < lanes_.size(); ++turn) {
+    Lane& lane = lanes_[(home + turn) % lanes_.size()];
+    if (lane.head == nullptr) continue;
+    Task* task = std::exchange(lane.head, lane.head->next_);
+    if (lane.head == nullptr) lane.tail = nullptr;
+    --queued_;
+    return task;
+  }
+  return nullptr;
+}
+
+// Null when the pool has stopped and nothing is queued.
+UpdatePool::Task* UpdatePool::Next(uint32_t home) {
+  MutexLock lock(mutex_);
+  Lane& lane = lanes_[home];
   for (;;) {
-    Task* task = nullptr;
-    {
-      MutexLock lock(mutex_);
-      while (head_ == nullptr && !stopping_) wake_.Wait(mutex_);
-      if (head_ == nullptr) return;
-      task = head_;
-      head_ = task->next_;
-      if (head_ == nullptr) tail_ = nullptr;
-      --queued_;
-    }
+    Task* task = Take(home);
+    if (task != nullptr || stopping_) return task;
+    ++lane.idle;
+    lane.wake.Wait(mutex_);
+    --lane.idle;
+    if (lane.woken > 0) --lane.woken;
+  }
+}
+
+void UpdatePool::Loop(uint32_t number) {
+  const std::string name = fmt::format("luwu-update-{}", number);
+  if (!seats_[number].cpus.empty()) (void)StayOn(seats_[number].cpus);
+  ::pthread_setname_np(::pthread_self(), name.substr(0, 15).c_str());
+  LiveLoop live(name);
+  while (Task* task = Next(seats_[number].home)) {
     live.Begin();
     LUWU_FAILPOINT("step.update");
     task->Run();

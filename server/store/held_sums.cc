@@ -1,5 +1,7 @@
 #include "server/store/held_sums.h"
 
+#include <utility>
+
 #include "common/base/bytes.h"
 
 namespace luwu {
@@ -24,16 +26,20 @@ uint64_t HeldSums::BytesFor(const JobSpec& spec, const ShardMap& map, SumsUse us
   return bytes;
 }
 
-StatusOr<HeldSums> HeldSums::Create(const JobSpec& spec, const ShardMap& map, SumsUse use) {
+StatusOr<HeldSums> HeldSums::Create(const JobSpec& spec, const ShardMap& map, SumsUse use,
+                                    const ShardHomes& homes) {
   HeldSums held;
   held.offsets_.reserve(map.shard_count());
+  std::vector<ShardHomes::Start> starts;
   uint64_t offset = 0;
-  for (const LocalShard& shard : map.shards()) {
-    const uint64_t bytes = ShardBytes(spec, shard, use);
+  for (uint32_t i = 0; i < map.shard_count(); ++i) {
+    const uint64_t bytes = ShardBytes(spec, map.shards()[i], use);
+    starts.push_back({offset, i});
     held.offsets_.push_back(bytes == 0 ? kNone : offset);
     offset += bytes;
   }
-  ASSIGN_OR_RETURN(held.memory_, AllocateHuge(offset));
+  ASSIGN_OR_RETURN(held.memory_,
+                   AllocateHuge(offset, homes.TouchFor(std::move(starts), kHugePageBytes)));
   return held;
 }
 

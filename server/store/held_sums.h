@@ -13,6 +13,7 @@
 #include "common/base/status.h"
 #include "common/tensor/job_spec.h"
 #include "common/wire/shard_map.h"
+#include "server/store/shard_homes.h"
 
 namespace luwu {
 
@@ -23,7 +24,8 @@ class HeldSums {
   // 0 for a job that has no sums of this use.
   static uint64_t BytesFor(const JobSpec& spec, const ShardMap& map, SumsUse use);
   // kResourceExhausted when the system has not that much memory.
-  static StatusOr<HeldSums> Create(const JobSpec& spec, const ShardMap& map, SumsUse use);
+  static StatusOr<HeldSums> Create(const JobSpec& spec, const ShardMap& map, SumsUse use,
+                                   const ShardHomes& homes = {});
 
   // Null for a frozen shard, and in a job that has no such sums. Aligned to a cache line.
   std::byte* data(uint32_t index) const {

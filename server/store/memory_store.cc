@@ -1,5 +1,7 @@
 #include "server/store/memory_store.h"
 
+#include <utility>
+
 namespace luwu {
 
 uint64_t StateBytes(const JobSpec& spec, const ShardMap& map) {
@@ -12,19 +14,23 @@ uint64_t StateBytes(const JobSpec& spec, const ShardMap& map) {
 }
 
 StatusOr<std::unique_ptr<MemoryStore>> MemoryStore::Create(const JobSpec& spec, const ShardMap& map,
-                                                           const std::vector<bool>* resident) {
+                                                           const std::vector<bool>* resident,
+                                                           const ShardHomes& homes) {
   auto store = std::make_unique<MemoryStore>(Private{});
   store->slots_.reserve(map.shard_count());
+  std::vector<ShardHomes::Start> starts;
   uint64_t offset = 0;
   for (uint32_t i = 0; i < map.shard_count(); ++i) {
     Slot slot;
     slot.shape = ShapeOf(spec, map.shards()[i]);
     slot.offset = offset;
     slot.is_resident = resident == nullptr || (*resident)[i];
+    if (slot.is_resident) starts.push_back({offset, i});
     if (slot.is_resident) offset += slot.shape.generation_bytes * slot.shape.generations;
     store->slots_.push_back(slot);
   }
-  ASSIGN_OR_RETURN(store->memory_, AllocateHuge(offset));
+  ASSIGN_OR_RETURN(store->memory_,
+                   AllocateHuge(offset, homes.TouchFor(std::move(starts), kHugePageBytes)));
   return store;
 }
 

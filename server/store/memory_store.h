@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/tensor/job_spec.h"
 #include "common/wire/shard_map.h"
+#include "server/store/shard_homes.h"
 #include "server/store/state_shape.h"
 #include "server/store/state_store.h"
 
@@ -24,7 +25,8 @@ class MemoryStore final : public StateStore {
   // All arrays are zero. Without `resident` (by local shard) every shard is. kResourceExhausted
   // when the system has not that much memory.
   static StatusOr<std::unique_ptr<MemoryStore>> Create(const JobSpec& spec, const ShardMap& map,
-                                                       const std::vector<bool>* resident = nullptr);
+                                                       const std::vector<bool>* resident = nullptr,
+                                                       const ShardHomes& homes = {});
   struct Private {};
   explicit MemoryStore(Private) {}
 

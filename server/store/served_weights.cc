@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "common/base/bytes.h"
 #include "common/base/crc32c.h"
@@ -22,12 +24,19 @@ uint64_t ServedWeights::BytesFor(const ShardMap& map) {
 }
 
 StatusOr<std::unique_ptr<ServedWeights>> ServedWeights::Create(const JobSpec& spec,
-                                                               const ShardMap& map,
-                                                               uint64_t epoch) {
+                                                               const ShardMap& map, uint64_t epoch,
+                                                               const ShardHomes& homes) {
+  std::vector<ShardHomes::Start> starts;
+  for (const uint64_t version : {0u, 1u}) {
+    for (uint32_t i = 0; i < map.shard_count(); ++i) {
+      starts.push_back({map.payload_offset(i, version), i});
+    }
+  }
   auto weights = std::make_unique<ServedWeights>(Private{}, spec, map, epoch);
-  ASSIGN_OR_RETURN(weights->region_,
-                   transport::LocalRegion::Create("luwu-weights", BytesFor(map),
-                                                  transport::Access::kRemoteRead));
+  ASSIGN_OR_RETURN(
+      weights->region_,
+      transport::LocalRegion::Create("luwu-weights", BytesFor(map), transport::Access::kRemoteRead,
+                                     homes.TouchFor(std::move(starts), kPageBytes)));
   return weights;
 }
 

@@ -10,6 +10,7 @@
 #include "common/transport/region.h"
 #include "common/wire/shard_map.h"
 #include "server/store/served_copies.h"
+#include "server/store/shard_homes.h"
 
 namespace luwu {
 
@@ -19,7 +20,8 @@ class ServedWeights final : public ServedCopies {
   static uint64_t BytesFor(const ShardMap& map);
   // `spec` and `map` outlive the result.
   static StatusOr<std::unique_ptr<ServedWeights>> Create(const JobSpec& spec, const ShardMap& map,
-                                                         uint64_t epoch);
+                                                         uint64_t epoch,
+                                                         const ShardHomes& homes = {});
   struct Private {};
   ServedWeights(Private, const JobSpec& spec, const ShardMap& map, uint64_t epoch)
       : spec_(spec), map_(map), epoch_(epoch) {}

@@ -69,6 +69,23 @@ class SmokeTest(unittest.TestCase):
         self.check_report(report, workers=2)
         self.assertTrue(report["transfers"]["view"]["same_addresses"])
 
+    def test_optimizer_counts_allocations_and_page_faults_and_finds_none(self):
+        command = [BENCH, "optimizer", "--params", "4M", "--rounds", "2", "--threads", "2"]
+        command.append("--json")
+        result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S,
+                                check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        report = json.loads(result.stdout)
+        kinds = {case["optimizer"] for case in report["cases"]}
+        self.assertEqual(kinds, {"adamw", "adam", "sgd", "lion", "adagrad"})
+        for case in report["cases"]:
+            with self.subTest(case["name"]):
+                self.assertEqual(case["allocations"], 0)
+                self.assertEqual(case["page_faults"], 0)
+                self.assertGreater(case["ratio_to_stream"], 0)
+        # A page that a thread meets after the first round, at most; not one for each of 24 updates.
+        self.assertLess(report["daemon_path"]["page_faults"], 12)
+
     def test_spill_reports_every_part(self):
         with tempfile.TemporaryDirectory() as folder:
             command = [BENCH, "spill", "--dir", folder, "--params", "24M", "--layers", "4"]

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/base/numa.h"
 #include "server/session/session_table.h"
 #include "server/step/job.h"
 #include "server/step/update_pool.h"
@@ -111,12 +112,19 @@ class CommitWait {
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
+// Two update threads as on a host of two NUMA nodes.
+inline std::vector<UpdateSeat> SeatsOnTwoNodes() {
+  const std::vector<uint32_t> allowed = AllowedCpus();
+  return {{0, {allowed.front()}}, {1, {allowed.back()}}};
+}
+
 class JobWorld {
  public:
   explicit JobWorld(const JobSpec& spec, uint64_t budget_bytes = uint64_t{1} << 30,
                     std::shared_ptr<persist::JobStorage> storage = nullptr,
-                    std::optional<persist::Point> restore = std::nullopt)
-      : budget_(budget_bytes), pool_(2), storage_(std::move(storage)) {
+                    std::optional<persist::Point> restore = std::nullopt,
+                    std::vector<UpdateSeat> seats = std::vector<UpdateSeat>(2))
+      : budget_(budget_bytes), pool_(std::move(seats)), storage_(std::move(storage)) {
     Make(spec, restore);
   }
   ~JobWorld() {

@@ -3,12 +3,14 @@
 import contextlib
 import io
 import pathlib
+import re
 import subprocess
 import tempfile
 import unittest
 
 import check_format
 import check_layering
+import check_optimizers
 from check_style import Checker
 from cxx_functions import functions
 
@@ -36,6 +38,49 @@ class TreeTest(unittest.TestCase):
     def expect_one(self, problems, wanted):
         self.assertEqual(len(problems), 1, problems)
         self.assertIn(wanted, problems[0])
+
+
+class OptimizersTest(TreeTest):
+    LISTS = {
+        "common/tensor/job_spec.h": "enum class OptimizerKind : uint8_t {\n  kUnspecified = 0,\n"
+                                    "  kAdamW = 1,\n  kSgd = 2,  // plain\n};\n",
+        "proto/luwu/v1/types.proto": "enum OptimizerKind {\n  OPTIMIZER_KIND_ADAMW = 1;\n"
+                                     "  OPTIMIZER_KIND_SGD = 2;\n}\n",
+        "client/include/luwu/luwu.h": "typedef enum luwu_optimizer {\n  LUWU_ADAMW = 1,\n"
+                                      "  LUWU_SGD = 2\n} luwu_optimizer;\n",
+        "client/python/luwu/optimizers.py": "KINDS: dict[type, int] = {AdamW: 1, SGD: 2}\n",
+        "server/optim/registry.cc": "kOptimizers[] = {\n    {OptimizerKind::kAdamW, a},\n"
+                                    "    {OptimizerKind::kSgd, s},\n};\n",
+        "common/tensor/optimizer_spec.cc":
+            "OptimizerName(OptimizerKind kind) {\n    case OptimizerKind::kAdamW:\n"
+            "      return \"adamw\";\n    case OptimizerKind::kSgd:\n      return \"sgd\";\n}\n",
+    }
+
+    def setUp(self):
+        super().setUp()
+        for path, text in self.LISTS.items():
+            self.write(path, text)
+
+    def test_equal_lists_are_clean(self):
+        self.assertEqual(check_optimizers.check(self.root), [])
+
+    def test_an_optimizer_that_one_list_lacks_is_named(self):
+        for path, text in self.LISTS.items():
+            with self.subTest(path):
+                self.write(path, re.sub("(?i)sgd", "Rprop", text))
+                found = check_optimizers.check(self.root)
+                self.assertTrue(any("lacks the optimizer 'rprop'" in each for each in found))
+                self.assertTrue(any("lacks the optimizer 'sgd'" in each for each in found))
+                self.write(path, text)
+
+    def test_another_number_is_named(self):
+        self.write("client/python/luwu/optimizers.py",
+                   self.LISTS["client/python/luwu/optimizers.py"].replace("2", "3"))
+        self.expect_one(check_optimizers.check(self.root), "'sgd' is 3")
+
+    def test_a_list_that_is_gone_is_named(self):
+        self.write("proto/luwu/v1/types.proto", "")
+        self.expect_one(check_optimizers.check(self.root), "types.proto:1: its list")
 
 
 class LayeringTest(TreeTest):

@@ -1,6 +1,12 @@
 #include "tests/bench/optimizer/daemon_path.h"
 
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include <fmt/format.h>
 
 #include "tests/bench/daemons.h"
 #include "tests/bench/optimizer/case_runner.h"
@@ -32,6 +38,25 @@ uint64_t JobBytes(const BenchJob& job) {
   const uint64_t slots = job.world_size * uint64_t{job.slots_per_worker};
   return job.elements() * (2 * 12 + 2 * 2) + slots * (job.shard_elements * 2 + 8192) +
          (uint64_t{512} << 20);
+}
+
+// Page faults of the process's update threads so far.
+uint64_t UpdateThreadFaults(pid_t pid) {
+  uint64_t faults = 0;
+  const std::string tasks = fmt::format("/proc/{}/task", pid);
+  for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+    std::ifstream file(task.path() / "stat");
+    std::string stat;
+    std::getline(file, stat);
+    if (stat.find("(luwu-update-") == std::string::npos) continue;
+    std::istringstream fields(stat.substr(stat.rfind(')') + 2));
+    std::string skipped;
+    uint64_t minor = 0, children = 0, major = 0;  // fields 10 to 12; the first here is the third
+    for (int i = 3; i < 10; ++i) fields >> skipped;
+    fields >> minor >> children >> major;
+    faults += minor + major;
+  }
+  return faults;
 }
 
 // From the close of the first layer to the commit, in seconds.
@@ -68,15 +93,19 @@ Status RunDaemonPath(const OptimizerBenchOptions& options, StopCheck stop,
   const std::vector<CaseShard>& shards = memory.Prepare(alone[0]);
   CaseRunner runner(alone[0], shards);
   const double case_params = static_cast<double>(shards.size() * kBenchShardElements);
+  const pid_t daemon = daemons.processes().front().pid();
+  uint64_t faults_before = 0;
   for (uint64_t step = 0; step <= options.rounds; ++step) {
     std::fprintf(stderr, "\rdaemon path: round %zu of %zu", size_t{step}, size_t{options.rounds});
     ASSIGN_OR_RETURN(const double daemon_s, OneStep(step, &workers));
     const double engine_s = runner.Engine().seconds;
+    if (step == 0) faults_before = UpdateThreadFaults(daemon);
     if (step == 0) continue;
     result->daemon_ns.push_back(daemon_s / static_cast<double>(job.elements()) * 1e9);
     result->engine_ns.push_back(engine_s / case_params * 1e9);
   }
   std::fputs("\n", stderr);
+  result->page_faults = UpdateThreadFaults(daemon) - faults_before;
   result->measured = true;
   RETURN_IF_ERROR(CallAll(workers, {{"do", "close"}}).status());
   workers.clear();

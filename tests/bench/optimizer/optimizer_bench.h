@@ -27,6 +27,7 @@ struct DaemonPathResult {
   bool measured = false;
   std::vector<double> daemon_ns;  // from the first close to the commit, for each parameter
   std::vector<double> engine_ns;  // the engine alone, in the same round
+  uint64_t page_faults = 0;       // of the daemon's update threads, in all measured rounds
   double ratio() const;
 };
 

@@ -46,6 +46,7 @@ Json OptimizerJson(const OptimizerReport& report) {
     json["daemon_path"] = {{"daemon_ns_per_parameter", Median(report.daemon.daemon_ns)},
                            {"engine_ns_per_parameter", Median(report.daemon.engine_ns)},
                            {"ratio_to_engine", report.daemon.ratio()},
+                           {"page_faults", report.daemon.page_faults},
                            {"aim", 0.8},
                            {"met", report.daemon.ratio() >= 0.8}};
   }
@@ -71,8 +72,9 @@ std::string OptimizerText(const OptimizerReport& report) {
   if (report.daemon.measured) {
     out += fmt::format(
         "\ndaemon path, 2 workers by shm: {:.3f} ns a parameter, {:.2f} of the engine alone "
-        "({:.3f} ns)\n",
-        Median(report.daemon.daemon_ns), report.daemon.ratio(), Median(report.daemon.engine_ns));
+        "({:.3f} ns), {} page faults of update threads\n",
+        Median(report.daemon.daemon_ns), report.daemon.ratio(), Median(report.daemon.engine_ns),
+        report.daemon.page_faults);
   }
   return out;
 }

@@ -2,7 +2,7 @@
 # the way its output comes back. Sourced by both; sets `control` and fills it.
 
 share=() pass=(PATH LD_LIBRARY_PATH)
-memory=4G devices=1 iwarp='' limit_s=1800 kernel_log='' verbose='' cpus=2
+memory=4G devices=1 iwarp='' limit_s=1800 kernel_log='' verbose='' cpus=2 numa=1
 
 parse_options() {
   while (($# > 0)); do
@@ -11,6 +11,7 @@ parse_options() {
       --env) pass+=("$2"); shift 2 ;;
       --memory) memory=$2; shift 2 ;;
       --cpus) cpus=$2; shift 2 ;;
+      --numa) numa=$2; shift 2 ;;
       --devices) devices=$2; shift 2 ;;
       --timeout) limit_s=$2; shift 2 ;;
       --log) kernel_log=$2; shift 2 ;;

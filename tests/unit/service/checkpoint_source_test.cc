@@ -108,8 +108,7 @@ TEST(CheckpointSource, EveryOptimizerAndFormatReadsAsTheLiveJobDid) {
     split += spec.optimizer.master_format == MasterFormat::kSplit;
     blockwise += spec.optimizer.state_precision == StatePrecision::kBlockwise8;
     const auto storage = std::make_shared<fakes::MemoryStorage>();
-    JobSchedule schedule(
-        spec, {.seed = seed, .order_seed = 1, .steps = 3, .model = false, .storage = storage});
+    JobSchedule schedule(spec, {.seed = seed, .order_seed = 1, .steps = 3, .storage = storage});
     schedule.Run();
     if (testing::Test::HasFatalFailure()) return;
     ExpectEqualToLive(&schedule, storage);

@@ -41,7 +41,7 @@ TEST(Config, ControlAndDataAreNotOneAddress) {
 TEST(Config, TakesEveryKey) {
   const std::string text =
       std::string(kGood) +
-      "shm = \"/run/b.sock\"\n[optimizer]\nthreads = 3\npin = true\n[session]\n"
+      "shm = \"/run/b.sock\"\n[optimizer]\nthreads = 3\npin = true\nnuma = \"off\"\n[session]\n"
       "heartbeat_ms = 100\nlease_ms = 400\nshm_allowed_uids = [1000, 0]\n[log]\n"
       "level = \"debug\"\n"
       "journald = true\n";
@@ -62,6 +62,7 @@ TEST(Config, TakesEveryKey) {
       .memory_budget_bytes = 512 * kMiB,
       .optimizer_threads = 3,
       .optimizer_pin = true,
+      .optimizer_numa = false,
       .heartbeat_ms = 100,
       .lease_ms = 400,
       .shm_allowed_uids = {1000, 0},
@@ -76,6 +77,7 @@ TEST(Config, OptionalKeysHaveTheirDefaults) {
   ASSERT_TRUE(config.ok()) << ToString(config.status());
   EXPECT_EQ(config->optimizer_threads, 0u);
   EXPECT_FALSE(config->optimizer_pin);
+  EXPECT_TRUE(config->optimizer_numa);
   EXPECT_EQ(config->heartbeat_ms, 5000u);
   EXPECT_EQ(config->lease_ms, 15000u);
   EXPECT_TRUE(config->shm_allowed_uids.empty());
@@ -110,6 +112,7 @@ TEST(Config, RefusesWithLineAndHint) {
       {"weight = 3", "weight = -1", "c.toml:11:", "weight"},
       {"[memory]", "[session]\nlease_ms = 1\n[memory]", "c.toml:4:", "lease_ms"},
       {"[memory]", "[optimizer]\nthreads = 99999\n[memory]", "c.toml:4:", "1024"},
+      {"[memory]", "[optimizer]\nnuma = \"on\"\n[memory]", "c.toml:4:", "auto"},
       {"[memory]", "[log]\nlevel = \"loud\"\n[memory]", "c.toml:4:", "warning"},
       {"[memory]", "[session]\nshm_allowed_uids = [-1]\n[memory]", "c.toml:4:", "-1"},
       {"[memory]", "[session]\nshm_allowed_uids = [4294967295]\n[memory]",
@@ -263,6 +266,7 @@ TEST(Config, WhatIsDumpedIsReadBackEqual) {
   config.nodes[1].shm_path = "/tmp/b.sock";
   config.optimizer_threads = 7;
   config.optimizer_pin = true;
+  config.optimizer_numa = false;
   config.heartbeat_ms = 123;
   config.lease_ms = 456;
   config.shm_allowed_uids = {1, 22, 333};

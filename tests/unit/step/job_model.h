@@ -1,11 +1,11 @@
 // The step rule by brute force: keeps every contribution of a step, sorts them by (micro-step,
-// rank), adds them up in fp32 one by one, scales, and applies the optimizer (AdamW or SGD, fp32
-// state) element by element. Knows nothing of slots, segments, blocks, folding, sessions, vectors
-// or update modes.
+// rank), adds them up in fp32 one by one, scales, applies the optimizer element by element
+// (tests/unit/optim/scalar_rules.h), and keeps of the state what its format keeps
+// (format_values.h). Knows nothing of slots, folding, sessions, vectors, bytes, disks or update
+// modes.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -15,6 +15,8 @@
 #include "common/tensor/dtype.h"
 #include "common/tensor/job_spec.h"
 #include "common/tensor/placement.h"
+#include "tests/unit/optim/format_values.h"
+#include "tests/unit/optim/scalar_rules.h"
 
 namespace luwu {
 
@@ -22,8 +24,16 @@ class JobModel {
  public:
   // `spec` outlives it.
   explicit JobModel(const JobSpec& spec) : spec_(&spec) {
+    float initial = static_cast<float>(spec.optimizer.initial_accumulator);
+    if (FormatOf(1) == optim::StateFormat::kBFloat16) initial = Rounded(DType::kBFloat16, initial);
     for (const LayerSpec& layer : spec.layers) {
-      arrays_.push_back(std::vector<std::vector<float>>(3, std::vector<float>(layer.elements)));
+      arrays_.push_back(std::vector<std::vector<float>>(4, std::vector<float>(layer.elements)));
+      first_elements_.push_back(elements_);
+      elements_ += layer.elements;
+      for (const TensorSpec& tensor : layer.tensors) {
+        if (!tensor.trainable) continue;
+        std::fill_n(arrays_.back()[1].begin() + tensor.offset, tensor.shape[0], initial);
+      }
     }
   }
 
@@ -39,9 +49,12 @@ class JobModel {
   // comparison with what the engine found; in long double.
   long double Norm(float loss_scale, const std::function<bool(uint32_t, uint32_t)>& counts) {
     long double squares = 0;
-    ForEachSum([&](uint32_t layer, const TensorSpec& tensor, uint64_t, uint64_t, float sum) {
-      const long double gradient = sum * Scale(loss_scale, 1);
-      if (counts(layer, tensor.group)) squares += gradient * gradient;
+    ForEachBlock([&](const Block& block) {
+      if (!counts(block.layer, block.group)) return;
+      for (const float sum : block.sums) {
+        const long double gradient = sum * Scale(loss_scale, 1);
+        squares += gradient * gradient;
+      }
     });
     return std::sqrt(squares);
   }
@@ -49,12 +62,10 @@ class JobModel {
   // `factor` of (layer, group). A skipped step changes nothing.
   void EndStep(const std::vector<HyperParameters>& groups, float loss_scale = 1,
                const std::function<double(uint32_t, uint32_t)>& factor = {}) {
-    ForEachSum(
-        [&](uint32_t layer, const TensorSpec& tensor, uint64_t shard, uint64_t i, float sum) {
-          const double clip = factor ? factor(layer, tensor.group) : 1.0;
-          Rule(groups[tensor.group], applied_[{layer, shard}], sum * Scale(loss_scale, clip),
-               {&arrays_[layer][0][i], &arrays_[layer][1][i], &arrays_[layer][2][i]});
-        });
+    ForEachBlock([&](const Block& block) {
+      const double clip = factor ? factor(block.layer, block.group) : 1.0;
+      Update(block, groups[block.group], Scale(loss_scale, clip));
+    });
     for (const auto& [key, contributions] : pushed_) ++applied_[key];
     pushed_.clear();
   }
@@ -62,6 +73,13 @@ class JobModel {
 
  private:
   using Contribution = std::tuple<uint32_t, uint32_t, const std::vector<float>*>;
+  // What shares the scale of an 8-bit format: a tensor's elements between two multiples of 256 of
+  // their shard.
+  struct Block {
+    uint32_t layer, group, shard;
+    uint64_t shard_first, first;  // elements of the layer
+    std::vector<float> sums;
+  };
 
   static float Rounded(DType dtype, float value) {
     float out = 0;
@@ -77,50 +95,69 @@ class JobModel {
     return static_cast<float>(1.0 / workers / double(loss_scale) * factor);
   }
 
-  // Calls `use(layer, tensor, shard, element of the layer, sum)` for every trainable element of
-  // every shard that somebody pushed.
-  template <typename Use>
-  void ForEachSum(const Use& use) {
+  // Of every trainable tensor of every shard that somebody pushed.
+  void ForEachBlock(const std::function<void(const Block&)>& use) {
     for (auto& [key, contributions] : pushed_) {
       std::sort(contributions.begin(), contributions.end());
-      const LayerSpec& layer = spec_->layers[key.first];
-      const ShardRange range = RangeOfShard(layer.elements, spec_->shard_elements, key.second);
-      for (const TensorSpec& tensor : layer.tensors) {
-        for (uint64_t i = range.first; i < range.first + range.elements; ++i) {
-          if (!tensor.trainable || i < tensor.offset || i >= tensor.offset + tensor.shape[0]) {
-            continue;
-          }
-          float sum = -0.0f;  // -0 + x is x
-          for (const auto& [micro_step, rank, values] : contributions) {
-            sum += Rounded(spec_->gradient_dtype, (*values)[i]);
-          }
-          use(key.first, tensor, key.second, i, Rounded(spec_->held_dtype, sum));
+      const auto [layer, shard] = key;
+      const uint64_t elements = spec_->layers[layer].elements;
+      const ShardRange range = RangeOfShard(elements, spec_->shard_elements, shard);
+      for (const TensorSpec& tensor : spec_->layers[layer].tensors) {
+        if (!tensor.trainable) continue;
+        uint64_t at = std::max(tensor.offset, range.first);
+        const uint64_t end =
+            std::min(tensor.offset + tensor.shape[0], range.first + range.elements);
+        while (at < end) {
+          Block block = {layer, tensor.group, shard, range.first, at, {}};
+          do {
+            block.sums.push_back(Sum(contributions, at++));
+          } while (at < end && (at - range.first) % 256 != 0);
+          use(block);
         }
       }
     }
   }
 
-  void Rule(const HyperParameters& h, uint64_t applied, float g, std::array<float*, 3> state) {
-    const auto [p, m, v] = state;
-    if (spec_->optimizer.kind == OptimizerKind::kAdamW) {
-      const double t = double(applied) + 1;
-      *p = *p * float(1 - h.lr * h.weight_decay);
-      *m = *m * float(h.beta1) + float(1 - h.beta1) * g;
-      *v = *v * float(h.beta2) + float(1 - h.beta2) * g * g;
-      const float root = std::sqrt(*v) / float(std::sqrt(1 - std::pow(h.beta2, t))) + float(h.eps);
-      *p = *p + float(-(h.lr / (1 - std::pow(h.beta1, t)))) * *m / root;
-      return;
+  float Sum(const std::vector<Contribution>& contributions, uint64_t element) const {
+    float sum = -0.0f;  // -0 + x is x
+    for (const auto& [micro_step, rank, values] : contributions) {
+      sum += Rounded(spec_->gradient_dtype, (*values)[element]);
     }
-    if (h.weight_decay != 0) g = g + float(h.weight_decay) * *p;
-    if (h.momentum != 0) {
-      *m = applied == 0 ? g : *m * float(h.momentum) + float(1 - h.dampening) * g;
-      g = h.nesterov ? g + float(h.momentum) * *m : *m;
+    return Rounded(spec_->held_dtype, sum);
+  }
+
+  void Update(const Block& block, const HyperParameters& hyper, float scale) {
+    std::vector<std::vector<float>>& arrays = arrays_[block.layer];
+    const uint64_t applied = applied_[{block.layer, block.shard}];
+    const optim::testing::Setting setting = {"", spec_->optimizer, hyper};
+    for (uint64_t i = 0; i < block.sums.size(); ++i) {
+      float state[4];
+      for (uint32_t k = 0; k < 4; ++k) state[k] = arrays[k][block.first + i];
+      optim::testing::ScalarUpdate(setting, applied, block.sums[i] * scale, state);
+      for (uint32_t k = 0; k < 4; ++k) arrays[k][block.first + i] = state[k];
     }
-    *p = *p - float(h.lr) * g;
+    const optim::RoundingKey key = optim::MakeRoundingKey(
+        spec_->optimizer.rounding_seed, applied, first_elements_[block.layer] + block.shard_first);
+    for (uint32_t k = 1; k < 4; ++k) {
+      optim::testing::KeepBlock(FormatOf(k), key, block.first - block.shard_first, k,
+                                std::span(arrays[k]).subspan(block.first, block.sums.size()));
+    }
+  }
+
+  optim::StateFormat FormatOf(uint32_t array) const {
+    const OptimizerSpec& optimizer = spec_->optimizer;
+    if (optimizer.state_precision == StatePrecision::kFloat32) return optim::StateFormat::kFloat32;
+    if (optimizer.state_precision == StatePrecision::kBFloat16) {
+      return optim::StateFormat::kBFloat16;
+    }
+    const bool squares = array > 1 || optimizer.kind == OptimizerKind::kAdagrad;
+    return squares ? optim::StateFormat::kUnsigned8 : optim::StateFormat::kSigned8;
   }
 
   const JobSpec* spec_;
   std::vector<std::vector<std::vector<float>>> arrays_;  // by layer and array
+  std::vector<uint64_t> first_elements_;                 // of the layers, in the job
+  uint64_t elements_ = 0;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<Contribution>> pushed_;
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> applied_;
 };

@@ -1,5 +1,5 @@
-// Immediate, deferred and speculative updates against each other, in all optimizers and formats;
-// and many workers in little memory.
+// Immediate, deferred and speculative updates against each other and the brute-force model, in all
+// optimizers and formats; and many workers in little memory.
 #include <cstring>
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ TEST(JobModes, WithoutClippingAllModesGiveEqualBits) {
     spec.clip_scope = ClipScope::kNone;
     spec.held_dtype = DType::kFloat32;
     spec.loss_scaling = {};
-    ScheduleOptions options = {.seed = seed, .order_seed = 1, .steps = 4, .model = false};
+    ScheduleOptions options = {.seed = seed, .order_seed = 1, .steps = 4};
     const Played immediate = Play(spec, UpdateMode::kImmediate, options);
     options.order_seed = 2;
     const Played deferred = Play(spec, UpdateMode::kDeferred, options);
@@ -83,7 +83,7 @@ TEST(JobModes, DeferredAndSpeculativeGiveEqualBitsHoweverTheyClip) {
   for (uint32_t seed = 1; seed <= kSeeds; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     const JobSpec spec = SpecOf(1000 + seed);
-    ScheduleOptions options = {.seed = seed, .order_seed = 1, .steps = 4, .model = false};
+    ScheduleOptions options = {.seed = seed, .order_seed = 1, .steps = 4};
     const Played deferred = Play(spec, UpdateMode::kDeferred, options);
     options.order_seed = 2;
     const Played speculative = Play(spec, UpdateMode::kSpeculative, options);
@@ -111,11 +111,8 @@ TEST(JobModes, AViolationAtEachShardIsRedoneThereAndOnlyThere) {
       JobSpec spec = fakes::SmallSpec(2, layers);
       spec.optimizer.state_precision = precision;
       spec.clip_scope = ClipScope::kLayer;
-      ScheduleOptions options = {.seed = violated + 1,
-                                 .steps = 3,
-                                 .one_push = true,
-                                 .non_finite = false,
-                                 .model = precision == StatePrecision::kFloat32};
+      ScheduleOptions options = {
+          .seed = violated + 1, .steps = 3, .one_push = true, .non_finite = false};
       options.change_decision = [violated](uint64_t step, StepDecision* decision) {
         decision->factors.assign(kShards, 1.0);
         if (step == 1) decision->factors[violated] = 0.37;

@@ -31,7 +31,8 @@ HyperParameters HyperFor(const JobSpec& spec, uint32_t group, double max_norm) {
   if (optimizer.kind == OptimizerKind::kAdagrad) hyper.lr_decay = 0.01;
   if (optimizer.sgd_momentum) {
     hyper.momentum = 0.9;
-    hyper.nesterov = true;
+    hyper.nesterov = group == 0;
+    if (group == 1) hyper.dampening = 0.25;
   }
   if (spec.clip_scope == ClipScope::kGroup) max_norm *= 1 + 2 * group;
   if (spec.clip_scope != ClipScope::kNone) hyper.max_norm = max_norm;
@@ -56,7 +57,7 @@ LayerSpec RandomLayer(std::mt19937& random, const std::string& name) {
 
 }  // namespace
 
-JobSpec RandomSpec(std::mt19937& random) {
+JobSpec RandomSpec(std::mt19937& random, std::optional<UpdateMode> mode) {
   std::vector<LayerSpec> layers;
   for (uint32_t i = 0; i < 2 + random() % 4; ++i) {
     layers.push_back(RandomLayer(random, "l" + std::to_string(i)));
@@ -73,7 +74,8 @@ JobSpec RandomSpec(std::mt19937& random) {
     spec.optimizer.master_format = MasterFormat::kSplit;
   }
   spec.reduction = random() % 2 == 0 ? Reduction::kMean : Reduction::kSum;
-  spec.update_mode = static_cast<UpdateMode>(1 + random() % 3);
+  const auto any_mode = static_cast<UpdateMode>(1 + random() % 3);
+  spec.update_mode = mode.value_or(any_mode);
   spec.keep_undo_state = spec.update_mode == UpdateMode::kSpeculative || random() % 3 != 0;
   const bool can_skip = spec.keep_undo_state || spec.update_mode == UpdateMode::kDeferred;
   spec.on_non_finite = can_skip ? NonFinitePolicy::kSkip : NonFinitePolicy::kFail;
@@ -106,7 +108,7 @@ void AddLayers(std::mt19937& random, uint32_t count, JobSpec* spec) {
 void RandomizeState(std::mt19937& random, JobSpec* spec) {
   OptimizerSpec& optimizer = spec->optimizer;
   optimizer.kind = static_cast<OptimizerKind>(1 + random() % 5);
-  optimizer.sgd_momentum = optimizer.kind == OptimizerKind::kSgd;
+  optimizer.sgd_momentum = optimizer.kind == OptimizerKind::kSgd && random() % 4 != 0;
   optimizer.state_precision = static_cast<StatePrecision>(1 + random() % 3);
   const bool adam =
       optimizer.kind == OptimizerKind::kAdam || optimizer.kind == OptimizerKind::kAdamW;
@@ -114,13 +116,21 @@ void RandomizeState(std::mt19937& random, JobSpec* spec) {
       adam && optimizer.state_precision != StatePrecision::kBlockwise8 && random() % 2 == 0;
   optimizer.rounding_seed = random();
   optimizer.initial_accumulator = optimizer.kind == OptimizerKind::kAdagrad ? 0.5 : 0;
+  MakeShardsLong(random, spec);
+}
+
+void MakeShardsLong(std::mt19937& random, JobSpec* spec) {
+  if (random() % 2 == 0) return;
+  spec->shard_elements = 64 * (5 + random() % 8);
+  spec->layers.push_back(fakes::Layer("long", 257 + random() % 800));
 }
 
 JobSchedule::JobSchedule(const JobSpec& spec, const ScheduleOptions& options)
     : options_(options),
       plan_(options.seed),
       random_(options.order_seed),
-      world_(spec, uint64_t{1} << 30, options.storage),
+      world_(spec, uint64_t{1} << 30, options.storage, std::nullopt,
+             options.two_numa_nodes ? fakes::SeatsOnTwoNodes() : std::vector<UpdateSeat>(2)),
       spec_(spec),
       model_(spec_),
       loss_scale_(InitialLossScale(spec_.loss_scaling)) {
@@ -325,7 +335,6 @@ void JobSchedule::EndModelStep(uint64_t step) {
     model_.SkipStep();
     return;
   }
-  if (!options_.model) return;
   const auto everything = [](uint32_t, uint32_t) { return true; };
   const double norm = double(model_.Norm(scale, everything));
   ASSERT_NEAR(decision.grad_norm, norm, 1e-12 * norm);
@@ -383,7 +392,6 @@ void JobSchedule::AwaitVersion(uint64_t version) {
 
 void JobSchedule::Compare(uint64_t version) {
   ASSERT_NO_FATAL_FAILURE(AwaitVersion(version));
-  if (!options_.model) return;
   for (uint32_t layer = 0; layer < spec_.layers.size(); ++layer) {
     ASSERT_NO_FATAL_FAILURE(CompareArrays(layer));
     ASSERT_NO_FATAL_FAILURE(CompareServed(layer, version));

@@ -29,12 +29,12 @@ struct ScheduleOptions {
   bool non_finite = true;  // at times, when the job can skip
   // Sends only when nobody else can.
   std::optional<uint32_t> straggler = {};
-  bool model = true;  // compare with it; else only what readers see is kept
   std::function<void(uint64_t, StepDecision*)> change_decision = {};
   // The job gets this storage, and memory for a part of its state only.
   std::shared_ptr<fakes::MemoryStorage> storage = nullptr;
   // Between two steps at random the daemon crashes and goes back to the newest point.
   bool crashes = false;
+  bool two_numa_nodes = false;
 };
 
 void AddLayers(std::mt19937& random, uint32_t count, JobSpec* spec);
@@ -42,10 +42,12 @@ void AddLayers(std::mt19937& random, uint32_t count, JobSpec* spec);
 uint64_t TightMemory(const JobSpec& spec, std::mt19937& random);
 
 // A job of a few tiny layers: gaps, frozen tensors, a frozen layer, groups, any dtype, update mode
-// and clip scope, AdamW or SGD with fp32 state and masters in any format.
-JobSpec RandomSpec(std::mt19937& random);
+// and clip scope (`mode`: this one), AdamW or SGD with fp32 state and masters in any format.
+JobSpec RandomSpec(std::mt19937& random, std::optional<UpdateMode> mode = {});
 // Any optimizer and state precision, too.
 void RandomizeState(std::mt19937& random, JobSpec* spec);
+// At times: shards and a tensor of several blocks of the 8-bit formats.
+void MakeShardsLong(std::mt19937& random, JobSpec* spec);
 
 class JobSchedule {
  public:

@@ -1,6 +1,7 @@
 // The engine against the brute-force model, for many random schedules.
 #include <gtest/gtest.h>
 
+#include "tests/unit/optim/format_oracle.h"
 #include "tests/unit/step/job_model.h"
 #include "tests/unit/step/job_schedule.h"
 
@@ -19,6 +20,47 @@ TEST(JobSum, AnyScheduleGivesTheBitsOfTheModel) {
     const JobSpec spec = RandomSpec(random);
     ASSERT_TRUE(ValidateJobSpec(spec).ok()) << ToString(ValidateJobSpec(spec));
     JobSchedule schedule(spec, {.seed = seed, .order_seed = seed});
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    ASSERT_NO_FATAL_FAILURE(schedule.Run());
+  }
+}
+
+// ... for whatever is stored and however: every optimizer, state precision and master format that a
+// job may have, in every update mode.
+TEST(JobSum, EveryOptimizerAndStateFormatGivesTheBitsOfTheModel) {
+  uint32_t seed = 5000;
+  uint64_t skipped = 0;
+  uint32_t jobs = 0;
+  for (const OptimizerSpec& optimizer : optim::testing::AllOptimizerSpecs()) {
+    if (!ValidateOptimizerSpec(optimizer).ok()) continue;
+    for (const UpdateMode mode :
+         {UpdateMode::kImmediate, UpdateMode::kDeferred, UpdateMode::kSpeculative}) {
+      std::mt19937 random(++seed);
+      JobSpec spec = RandomSpec(random, mode);
+      MakeShardsLong(random, &spec);
+      spec.optimizer = optimizer;
+      spec.optimizer.rounding_seed = random();
+      if (optimizer.master_format == MasterFormat::kSplit) spec.served_dtype = DType::kBFloat16;
+      SCOPED_TRACE(testing::Message() << optim::testing::NameOf(optimizer) << ", "
+                                      << UpdateModeName(mode) << ", seed " << seed);
+      ASSERT_TRUE(ValidateJobSpec(spec).ok()) << ToString(ValidateJobSpec(spec));
+      JobSchedule schedule(spec, {.seed = seed, .order_seed = seed, .steps = 4});
+      ASSERT_NO_FATAL_FAILURE(schedule.Run());
+      skipped += schedule.skipped();
+      ++jobs;
+    }
+  }
+  EXPECT_EQ(jobs, 150u);
+  EXPECT_GE(skipped, 30u);
+}
+
+TEST(JobSum, AJobSpreadOverTwoNumaNodesGivesTheBitsOfTheModel) {
+  for (uint32_t seed = 6001; seed <= 6000 + kSchedules / 6; ++seed) {
+    std::mt19937 random(seed);
+    JobSpec spec = RandomSpec(random);
+    RandomizeState(random, &spec);
+    JobSchedule schedule(spec, {.seed = seed, .order_seed = seed, .two_numa_nodes = true});
+    ASSERT_EQ(schedule.world().environment().pool->homes().homes(), 2u);
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     ASSERT_NO_FATAL_FAILURE(schedule.Run());
   }

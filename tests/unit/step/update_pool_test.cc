@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <deque>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -48,7 +50,7 @@ TEST(UpdatePool, PinnedThreadsHaveOneCpuEach) {
   for (const bool pinned : {false, true}) {
     CpuTask task;
     {
-      UpdatePool pool(3, pinned);
+      UpdatePool pool(SeatsFor(3, pinned, {}, AllowedCpus()));
       pool.Submit(&task);
     }
     EXPECT_TRUE(task.done);
@@ -102,6 +104,49 @@ TEST(UpdatePool, ATaskMayBeSubmittedAgainFromItsOwnRun) {
   const TimePoint deadline = DeadlineAfter(30000);
   MutexLock lock(task.mutex);
   while (!task.done) ASSERT_TRUE(task.changed.WaitUntil(task.mutex, deadline));
+}
+
+// Runs until the other of its pair runs, too.
+struct MeetingTask final : UpdatePool::Task {
+  MeetingTask(std::barrier<>* both, uint32_t home) : meeting(both) { set_home(home); }
+  void Run() override {
+    cpu_set_t allowed;
+    (void)::sched_getaffinity(0, sizeof(allowed), &allowed);
+    cpus = CPU_COUNT(&allowed);
+    meeting->arrive_and_wait();
+  }
+  std::barrier<>* const meeting;
+  int cpus = 0;
+};
+
+// The first home's thread is known by its one CPU; the other's runs on two or, on a host with one,
+// cannot be told apart.
+std::vector<UpdateSeat> TwoHomes() {
+  const std::vector<uint32_t> allowed = AllowedCpus();
+  return {{0, {allowed.front()}}, {1, {allowed.front(), allowed.back()}}};
+}
+
+TEST(UpdatePool, AThreadTakesTheTasksOfItsOwnHomeFirst) {
+  std::barrier next(2);
+  MeetingTask near[] = {{&next, 1}, {&next, 0}};
+  {
+    UpdatePool pool(TwoHomes());
+    std::barrier start(3);
+    MeetingTask gates[] = {{&start, 0}, {&start, 1}};
+    for (MeetingTask& gate : gates) pool.Submit(&gate);
+    while (pool.queued() > 0) std::this_thread::yield();  // until both threads have one
+    for (MeetingTask& task : near) pool.Submit(&task);
+    start.arrive_and_wait();
+  }
+  EXPECT_EQ(near[1].cpus, 1);
+  EXPECT_EQ(near[0].cpus, AllowedCpus().size() > 1 ? 2 : 1);
+}
+
+TEST(UpdatePool, AnIdleThreadTakesTasksOfAnotherHome) {
+  std::barrier both(2);
+  MeetingTask tasks[] = {{&both, 1}, {&both, 1}};
+  UpdatePool pool(TwoHomes());
+  for (MeetingTask& task : tasks) pool.Submit(&task);  // ends when both threads have one
 }
 
 }  // namespace
