@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "common/config/config_reader.h"
+#include "server/config_security.h"
 
 namespace luwu {
 namespace {
@@ -244,6 +245,7 @@ StatusOr<DaemonConfig> FromReader(ConfigReader root) {
   ReadStorage(root, &config);
   ReadRdma(root, &config);
   ReadMetrics(root, &config);
+  ReadSecurity(root, &config);
   ConfigReader log = root.Table("log");
   ParseLogLevel(log.GetChoice("level", kLevels, "info"), &config.log_level);
   config.journald = log.GetBool("journald", false);
@@ -261,22 +263,6 @@ StatusOr<DaemonConfig> FromReader(ConfigReader root) {
   }
   RETURN_IF_ERROR(root.Finish());
   return config;
-}
-
-// A TOML basic string.
-std::string Quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
 }
 
 std::string DefaultShmPath(uint16_t port) {
@@ -365,6 +351,21 @@ StatusOr<DaemonConfig> QuickStartConfig(const QuickStart& options) {
 
 std::string_view LogLevelName(LogLevel level) { return kLevels[static_cast<size_t>(level)]; }
 
+std::string Quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
 std::string_view EngineName(persist::Engine engine) {
   return kEngines[static_cast<size_t>(engine)];
 }
@@ -392,6 +393,7 @@ std::string DumpConfig(const DaemonConfig& config) {
                      rdma.mtu, kRdmaModes[rdma.busy_poll ? 1 : 0]);
   if (rdma.gid_index >= 0) out += fmt::format("gid_index = {}\n", rdma.gid_index);
   out += fmt::format("\n[metrics]\nlisten = {}\n", Quoted(config.metrics_listen));
+  out += DumpSecurity(config);
   for (const Node& node : config.nodes) {
     out += fmt::format("\n[[nodes]]\nname = {}\nweight = {}\ncontrol = {}\n", Quoted(node.name),
                        node.weight, Quoted(node.control_address));

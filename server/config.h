@@ -13,6 +13,8 @@
 #include "common/base/bytes.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/base/tls_files.h"
+#include "common/config/access_rule.h"
 #include "common/tensor/placement.h"
 #include "common/transport/verbs/verbs_options.h"
 #include "server/persist/node_storage.h"
@@ -30,6 +32,14 @@ struct StorageConfig {
   bool operator==(const StorageConfig&) const = default;
 };
 
+// Of the control plane; docs/operating/security.md.
+struct TlsConfig {
+  TlsFiles files = {};  // empty: plain text, and everybody may do everything
+  uint32_t refresh_s = 60;
+
+  bool operator==(const TlsConfig&) const = default;
+};
+
 struct DaemonConfig {
   std::vector<Node> nodes;  // valid by ValidateNodes
   uint32_t self = 0;        // index of this daemon in `nodes`
@@ -43,6 +53,9 @@ struct DaemonConfig {
   StorageConfig storage = {};
   transport::VerbsOptions rdma = {};  // docs/operating/rdma.md
   std::string metrics_listen = {};    // "127.0.0.1:9464", always loopback; empty: no metrics
+  TlsConfig tls = {};
+  std::string local_socket = {};        // path of the control plane's Unix socket; empty: none
+  std::vector<AccessRule> access = {};  // not empty with TLS; the first that fits a caller counts
   LogLevel log_level = LogLevel::kInfo;
   bool journald = false;
 
@@ -66,6 +79,9 @@ StatusOr<DaemonConfig> QuickStartConfig(const QuickStart& options);
 
 // The configuration as TOML: ParseConfig gives the same struct back.
 std::string DumpConfig(const DaemonConfig& config);
+
+// A TOML basic string.
+std::string Quoted(const std::string& text);
 
 std::string_view LogLevelName(LogLevel level);
 std::string_view EngineName(persist::Engine engine);  // "extents"

@@ -17,11 +17,14 @@
 #include "common/base/log.h"
 #include "common/base/numa.h"
 #include "common/base/sync.h"
+#include "common/base/tls_hello.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/tls.h"
 #include "common/transport/connect.h"
 #include "server/metrics/metrics_server.h"
 #include "server/optim/optimizer.h"
 #include "server/persist/node_storage.h"
+#include "server/service/access_gate.h"
 #include "server/service/checkpoint_maker.h"
 #include "server/service/control_probe.h"
 #include "server/service/control_server.h"
@@ -55,6 +58,21 @@ std::string ReadBootId() {
   std::string id;
   file >> id;
   return id;
+}
+
+// By the address that clients dial, as it is written.
+bool IsLoopback(const std::string& address) {
+  return address.starts_with("127.") || address.starts_with("localhost:") ||
+         address.starts_with("[::1]:");
+}
+
+// The other end is not known: it has shown nothing that can be believed.
+void LogFailedHandshake(const std::string& why) {
+  static DenialLog log;
+  log.Add({.identity = "none",
+           .method = "",
+           .job = "",
+           .why = fmt::format("the TLS handshake failed: {}", why)});
 }
 
 double InGiB(uint64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(kGiB); }
@@ -91,6 +109,7 @@ class RunningDaemon final : public Daemon {
   ~RunningDaemon() override { Stop("destroyed"); }
 
   Status Run() {
+    RETURN_IF_ERROR(PrepareSecurity());
     RETURN_IF_ERROR(OpenStorage());
     RETURN_IF_ERROR(ListenForData());
     RETURN_IF_ERROR(ResolveControlPort());
@@ -112,6 +131,12 @@ class RunningDaemon final : public Daemon {
             config_.node().name, config_.node().control_address, config_.node().data_address,
             config_.node().shm_path, config_.memory_budget_bytes, pool_.threads(),
             pool_.homes().homes(), optim::KernelName());
+    if (gate_ == nullptr && !IsLoopback(config_.node().control_address)) {
+      LogWarning("control_plain_text",
+                 "node={} control={} why=\"without [tls] whoever reaches the port may do "
+                 "everything\" action=\"see docs/operating/security.md\"",
+                 config_.node().name, config_.node().control_address);
+    }
     return OkStatus();
   }
 
@@ -184,6 +209,19 @@ class RunningDaemon final : public Daemon {
     LogWarning("node_stopped", "node={} why=\"the disk is full, and writes wait for space\"",
                config_.node().name);
     std::_Exit(0);
+  }
+
+  Status PrepareSecurity() {
+    const TlsConfig& tls = config_.tls;
+    if (tls.files.empty()) return OkStatus();
+    ASSIGN_OR_RETURN(credentials_, rpc::MakeCredentials(tls.files, tls.refresh_s));
+    rpc::ObserveFailedHandshakes(LogFailedHandshake);
+    gate_ = std::make_unique<AccessGate>(config_.access, [this](uint64_t session_id) {
+      const StatusOr<std::shared_ptr<Session>> session = sessions_.Find(session_id);
+      const std::shared_ptr<Job> job = session.ok() ? (*session)->job() : nullptr;
+      return job == nullptr ? std::string() : job->spec().name;
+    });
+    return OkStatus();
   }
 
   // First of all: nobody may be answered before it is known what this node has.
@@ -262,7 +300,7 @@ class RunningDaemon final : public Daemon {
 
   // Before the control plane listens: a call must not find a job missing that is on disk.
   void MakeRecovery() {
-    peers_ = MakePeerClient(config_.nodes, config_.self, fingerprint_);
+    peers_ = MakePeerClient(config_.nodes, config_.self, fingerprint_, credentials_);
     registry_->AdoptStored();
     if (storage_ != nullptr) {
       recovery_ = std::make_unique<RecoveryDriver>(registry_.get(), peers_.get());
@@ -274,7 +312,7 @@ class RunningDaemon final : public Daemon {
   std::unique_ptr<StepReporter> MakeReporter(const std::string& job, uint64_t epoch) const {
     const Node& lead = registry_->lead_node();
     PeerReporterOptions options;
-    options.channel = rpc::MakeChannel(lead.control_address);
+    options.channel = rpc::MakeChannel(lead.control_address, credentials_);
     options.job = job;
     options.epoch = epoch;
     options.self = config_.self;
@@ -301,6 +339,9 @@ class RunningDaemon final : public Daemon {
     sources.absent_jobs = [this] { return registry_->AbsentJobs(); };
     if (storage_ != nullptr) sources.storage = [this] { return storage_->Snapshot(); };
     sources.memory_used_bytes = [this] { return budget_.used(); };
+    if (gate_ != nullptr) {
+      sources.identities = [this] { return UseByIdentity(config_.access, sessions_, *registry_); };
+    }
     sources.storage_warn_percent = config_.storage.warn_percent;
     sources.lease_ms = config_.lease_ms;
     sources.clock = &clock_;
@@ -320,6 +361,9 @@ class RunningDaemon final : public Daemon {
   Status ListenForControl() {
     ServiceContext services;
     services.responder = {.node = config_.node().name, .admission = &admission_};
+    services.access = gate_.get();
+    services.quotas = gate_ == nullptr ? nullptr : &quotas_;
+    services.credentials = credentials_;
     services.jobs = registry_.get();
     services.sessions = &sessions_;
     services.control_queue = &*control_queue_;
@@ -334,7 +378,10 @@ class RunningDaemon final : public Daemon {
     services.lease_ms = config_.lease_ms;
     services.nodes_fingerprint = fingerprint_;
     services.boot_id = ReadBootId();
-    ASSIGN_OR_RETURN(server_, ControlServer::Start(config_.node().control_address, services));
+    const ControlSecurity security = {config_.tls.files, config_.tls.refresh_s,
+                                      config_.local_socket};
+    ASSIGN_OR_RETURN(server_,
+                     ControlServer::Start(config_.node().control_address, security, services));
     return OkStatus();
   }
 
@@ -375,7 +422,8 @@ class RunningDaemon final : public Daemon {
   void Housekeep() {
     LiveLoop live("luwu-house");
     uint32_t ticks = 0;
-    ControlProbe probe(config_.node().control_address);
+    ControlProbe probe(config_.node().control_address,
+                       config_.tls.files.empty() ? "" : TlsClientHello());
     while (true) {
       {
         MutexLock lock(mutex_);
@@ -407,7 +455,10 @@ class RunningDaemon final : public Daemon {
   Admission admission_;
   MemoryBudget budget_;
   UpdatePool pool_;
+  rpc::Credentials credentials_;  // null without TLS
   SessionTable sessions_;
+  std::unique_ptr<AccessGate> gate_;  // null without TLS
+  QuotaBook quotas_{&sessions_, config_.node().name};
   MemoryReservation storage_memory_;
   std::unique_ptr<persist::NodeStorage> storage_;  // null without a data directory
   std::unique_ptr<transport::Acceptor> acceptor_;

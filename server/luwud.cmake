@@ -1,6 +1,6 @@
 # The daemon program. Everything but main() is in libraries, so that tests can use it in-process.
 luwu_library(luwu_daemon_config
-  SOURCES config.cc
+  SOURCES config.cc config_security.cc
   DEPS luwu_config luwu_tensor luwu_base)
 
 luwu_library(luwu_ops

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "common/rpc/tls.h"
+
 namespace luwu::cli {
 namespace {
 
@@ -35,7 +37,8 @@ std::string Reason(const Status& error) {
   const bool refused = message.find("Connection refused") != std::string::npos;
   const size_t colon = message.rfind(": ");
   if (colon == std::string::npos) return "cannot connect";
-  return "cannot connect: " + (refused ? "connection refused" : message.substr(colon + 2));
+  return "cannot connect: " + (refused ? "connection refused" : message.substr(colon + 2)) +
+         rpc::TlsHint(message);
 }
 
 Status CallError(const Status& error, const Callee& callee) {

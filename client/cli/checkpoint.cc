@@ -12,6 +12,7 @@
 
 #include "client/cli/call_error.h"
 #include "client/cli/gather.h"
+#include "client/cli/node_address.h"
 #include "client/cli/table.h"
 #include "common/rpc/status_json.h"
 #include "luwu/v1/checkpoints.grpc.pb.h"
@@ -49,16 +50,17 @@ class Lead {
       auto lists = Gather<v1::ListNodesResponse>(
           {.calls = 1, .timeout_ms = options_.timeout_ms, .stop = stop_},
           [&](size_t, grpc::ClientContext* context, grpc::CompletionQueue* queue) {
-            return v1::JobService::NewStub(rpc::MakeChannel(endpoint))
+            return v1::JobService::NewStub(rpc::MakeChannel(endpoint, options_.credentials))
                 ->PrepareAsyncListNodes(context, v1::ListNodesRequest(), queue);
           });
       last = CallError(lists[0].status(), {"", endpoint, options_.timeout_ms});
       if (!lists[0].ok()) continue;
-      for (const v1::Node& node : lists[0]->nodes()) {
+      for (int i = 0; i < lists[0]->nodes_size(); ++i) {
+        const v1::Node& node = lists[0]->nodes(i);
         if (node.weight() == 0) continue;
         name_ = node.name();
-        address_ = node.control_address();
-        stub_ = v1::CheckpointService::NewStub(rpc::MakeChannel(node.control_address()));
+        address_ = AddressOf(*lists[0], i, endpoint);
+        stub_ = v1::CheckpointService::NewStub(rpc::MakeChannel(address_, options_.credentials));
         return OkStatus();
       }
     }

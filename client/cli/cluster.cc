@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/cli/gather.h"
+#include "client/cli/node_address.h"
 #include "common/rpc/cluster_checks.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "luwu/v1/jobs.grpc.pb.h"
@@ -16,14 +17,18 @@ namespace health = ::grpc::health::v1;
 
 }  // namespace
 
-Cluster::Cluster(std::vector<std::string> endpoints, uint64_t timeout_ms, StopSignals* stop)
-    : endpoints_(std::move(endpoints)), timeout_ms_(timeout_ms), stop_(stop) {}
+Cluster::Cluster(std::vector<std::string> endpoints, rpc::Credentials credentials,
+                 uint64_t timeout_ms, StopSignals* stop)
+    : endpoints_(std::move(endpoints)),
+      credentials_(std::move(credentials)),
+      timeout_ms_(timeout_ms),
+      stop_(stop) {}
 
 Cluster::~Cluster() = default;
 
 std::shared_ptr<grpc::Channel> Cluster::ChannelTo(const std::string& address) {
   auto& channel = channels_[address];
-  if (channel == nullptr) channel = rpc::MakeChannel(address);
+  if (channel == nullptr) channel = rpc::MakeChannel(address, credentials_);
   return channel;
 }
 
@@ -40,10 +45,11 @@ std::vector<Cluster::Target> Cluster::FindTargets() {
     const auto same = [&](const Target& target) { return target.address == added.address; };
     if (std::none_of(targets.begin(), targets.end(), same)) targets.push_back(added);
   };
-  for (const auto& list : lists) {
-    if (!list.ok()) continue;
-    for (const v1::Node& node : list->nodes()) {
-      add({node.name(), node.control_address(), node.weight() > 0});
+  for (size_t i = 0; i < lists.size(); ++i) {
+    if (!lists[i].ok()) continue;
+    for (int k = 0; k < lists[i]->nodes_size(); ++k) {
+      const v1::Node& node = lists[i]->nodes(k);
+      add({node.name(), AddressOf(*lists[i], k, endpoints_[i]), node.weight() > 0});
     }
   }
   for (size_t i = 0; i < endpoints_.size(); ++i) {

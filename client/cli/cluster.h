@@ -13,6 +13,7 @@
 
 #include "client/cli/stop_signals.h"
 #include "common/rpc/status_json.h"
+#include "common/rpc/tls.h"
 
 namespace grpc {
 class Channel;
@@ -33,7 +34,8 @@ struct DeleteReport {
 
 class Cluster {
  public:
-  Cluster(std::vector<std::string> endpoints, uint64_t timeout_ms, StopSignals* stop);
+  Cluster(std::vector<std::string> endpoints, rpc::Credentials credentials, uint64_t timeout_ms,
+          StopSignals* stop);
   ~Cluster();
 
   // One entry for each node of the lists that the endpoints gave (their union, when they belong to
@@ -61,6 +63,7 @@ class Cluster {
   std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address);
 
   const std::vector<std::string> endpoints_;
+  const rpc::Credentials credentials_;
   const uint64_t timeout_ms_;
   StopSignals* const stop_;
   std::map<std::string, std::shared_ptr<grpc::Channel>> channels_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "client/cli/gather.h"
+#include "client/cli/node_address.h"
 #include "common/doctor/reach.h"
 #include "luwu/v1/doctor.grpc.pb.h"
 #include "luwu/v1/jobs.grpc.pb.h"
@@ -14,11 +15,14 @@
 namespace luwu::cli {
 namespace {
 
-using Channels = std::map<std::string, std::shared_ptr<grpc::Channel>>;
+struct Channels {
+  rpc::Credentials credentials;
+  std::map<std::string, std::shared_ptr<grpc::Channel>> by_address = {};
+};
 
 const std::shared_ptr<grpc::Channel>& ChannelTo(const std::string& address, Channels* channels) {
-  auto& channel = (*channels)[address];
-  if (channel == nullptr) channel = rpc::MakeChannel(address);
+  auto& channel = channels->by_address[address];
+  if (channel == nullptr) channel = rpc::MakeChannel(address, channels->credentials);
   return channel;
 }
 
@@ -52,11 +56,12 @@ std::vector<NodeFacts> FindNodes(const Options& options, StopSignals* stop, Chan
     if (std::none_of(nodes.begin(), nodes.end(), same)) nodes.push_back(std::move(added));
   };
   const Status unasked = Error(ErrorCode::kUnavailable, "not asked");
-  for (const auto& list : lists) {
-    if (!list.ok()) continue;
-    for (const v1::Node& node : list->nodes()) {
+  for (size_t i = 0; i < lists.size(); ++i) {
+    if (!lists[i].ok()) continue;
+    for (int k = 0; k < lists[i]->nodes_size(); ++k) {
+      const v1::Node& node = lists[i]->nodes(k);
       add({.name = node.name(),
-           .address = node.control_address(),
+           .address = AddressOf(*lists[i], k, options.endpoints[i]),
            .diagnosis = unasked,
            .data_address = node.weight() > 0 ? node.data_address() : ""});
     }
@@ -135,7 +140,7 @@ void TryDataPorts(uint64_t timeout_ms, std::vector<NodeFacts>* nodes) {
 }  // namespace
 
 std::vector<NodeFacts> AskCluster(const Options& options, StopSignals* stop) {
-  Channels channels;
+  Channels channels = {options.credentials};
   std::vector<NodeFacts> nodes = FindNodes(options, stop, &channels);
   Diagnose(options, stop, &channels, &nodes);
   ReadClocks(options, stop, &channels, &nodes);

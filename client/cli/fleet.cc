@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "client/cli/node_address.h"
 #include "common/base/bytes.h"
 #include "common/rpc/channel.h"
 #include "luwu/v1/jobs.grpc.pb.h"
@@ -48,7 +49,7 @@ StatusOr<Fleet> Fleet::Find(const Options& options, StopSignals* stop) {
   const v1::ListNodesRequest request;
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   for (const std::string& endpoint : options.endpoints) {
-    channels.push_back(rpc::MakeChannel(endpoint));
+    channels.push_back(rpc::MakeChannel(endpoint, options.credentials));
   }
   auto lists = Gather<v1::ListNodesResponse>(
       {.calls = channels.size(), .timeout_ms = options.timeout_ms, .stop = stop},
@@ -60,11 +61,14 @@ StatusOr<Fleet> Fleet::Find(const Options& options, StopSignals* stop) {
   if (answer == lists.end()) {
     return CallError(lists.front().status(), {"", options.endpoints.front(), options.timeout_ms});
   }
-  for (const v1::Node& node : (*answer)->nodes()) {
+  const std::string& asked = options.endpoints[static_cast<size_t>(answer - lists.begin())];
+  for (int i = 0; i < (*answer)->nodes_size(); ++i) {
+    const v1::Node& node = (*answer)->nodes(i);
     if (node.weight() == 0) continue;
-    const std::string& address = node.control_address();
+    const std::string address = AddressOf(**answer, i, asked);
     fleet.members_.push_back(
-        {node.name(), address, v1::InterchangeService::NewStub(rpc::MakeChannel(address))});
+        {node.name(), address,
+         v1::InterchangeService::NewStub(rpc::MakeChannel(address, options.credentials))});
   }
   return fleet;
 }

@@ -153,7 +153,8 @@ int Run(int argc, char** argv) {
   if (options.command == Command::kExport) return Export(options, &stop);
   const bool deletes = options.command == Command::kDelete;
   const bool patient = deletes && !options.timeout_given;  // a daemon waits for what is under way
-  Cluster cluster(options.endpoints, patient ? kDeleteMs : options.timeout_ms, &stop);
+  Cluster cluster(options.endpoints, options.credentials, patient ? kDeleteMs : options.timeout_ms,
+                  &stop);
   if (deletes) return Delete(options, &cluster);
   if (options.watch_s) return Watch(options, &cluster, &stop);
   const Frame frame = MakeFrame(options, &cluster);

@@ -59,6 +59,16 @@ void AddOptions(CLI::App* app, Options* options) {
       ->capture_default_str();
 }
 
+void AddTls(CLI::App* app, TlsFiles* files) {
+  const auto add = [app](const char* name, const char* variable, std::string* path,
+                         const char* text) {
+    app->add_option(name, *path, text)->type_name("FILE")->envname(variable);
+  };
+  add("--tls-ca", "LUWU_TLS_CA", &files->ca, "For daemons with [tls]: CA of their certificates");
+  add("--tls-cert", "LUWU_TLS_CERTIFICATE", &files->certificate, "Your certificate");
+  add("--tls-key", "LUWU_TLS_KEY", &files->key, "Its key");
+}
+
 std::string CheckAbsolute(const std::string& path) {
   if (path.starts_with('/')) return "";
   return "'" + path + "' must be an absolute path: the daemons open it, on their hosts";
@@ -215,6 +225,7 @@ std::optional<int> ParseCommandLine(int argc, char** argv, Options* options) {
   app.fallthrough();  // options may also follow the command
   app.get_formatter()->column_width(34);
   AddOptions(&app, options);
+  AddTls(&app, &options->tls);
   std::string watch_text;  // stays empty when no number is given
   CLI::Option* watch =
       app.add_option("-w,--watch", watch_text, "Repeat every SECONDS (default 2) until Ctrl-C")
@@ -240,6 +251,12 @@ std::optional<int> ParseCommandLine(int argc, char** argv, Options* options) {
     return app.exit(error, std::cout, std::cerr) == 0 ? kExitOk : kExitUsage;
   }
   if (options->endpoints.empty()) options->endpoints = {kDefaultEndpoint};
+  StatusOr<rpc::Credentials> credentials = rpc::MakeCredentials(options->tls);
+  if (!credentials.ok()) {
+    std::cerr << "luwuctl: " << Printable(MessageOf(credentials.status())) << "\n";
+    return kExitUsage;
+  }
+  options->credentials = *std::move(credentials);
   return std::nullopt;
 }
 

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "common/base/tls_files.h"
+#include "common/rpc/tls.h"
 #include "common/tensor/dtype.h"
 
 namespace luwu::cli {
@@ -35,8 +37,10 @@ struct Options {
   Command command = Command::kStatus;
   std::vector<std::string> endpoints;  // at least one
   bool json = false;
-  std::optional<double> watch_s;  // seconds between frames
-  uint64_t timeout_ms = 2000;     // of each round of calls
+  std::optional<double> watch_s;      // seconds between frames
+  TlsFiles tls = {};                  // empty: plain text
+  rpc::Credentials credentials = {};  // of them
+  uint64_t timeout_ms = 2000;         // of each round of calls
   bool timeout_given = false;
   std::string job;     // kDelete, kImport, kExport, kCheckpoint, kPlan
   bool force = false;  // kDelete

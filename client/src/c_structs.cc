@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "common/rpc/tls.h"
+
 namespace luwu::client {
 namespace {
 
@@ -227,6 +229,12 @@ StatusOr<std::vector<std::string>> ToEndpoints(const char* text) {
   return endpoints;
 }
 
+TlsFiles ToTlsFiles(const luwu_open_options& in) {
+  const auto path = [](const char* text) { return text == nullptr ? "" : text; };
+  const TlsFiles given = {path(in.tls_certificate), path(in.tls_key), path(in.tls_ca)};
+  return given.empty() ? rpc::TlsFilesFromEnvironment() : given;
+}
+
 }  // namespace
 
 Status CheckOut(const void* pointer, const char* what) {
@@ -259,6 +267,7 @@ StatusOr<OpenOptions> ToOpenOptions(const luwu_open_options* given) {
   if (in->rdma != nullptr) {
     ASSIGN_OR_RETURN(options.rdma, transport::ParseVerbsOptions(in->rdma));
   }
+  options.tls = ToTlsFiles(*in);
   if (in->fault_plan != nullptr) {
     ASSIGN_OR_RETURN(options.faults, transport::ParseFaultPlan(in->fault_plan));
   }
@@ -268,6 +277,7 @@ StatusOr<OpenOptions> ToOpenOptions(const luwu_open_options* given) {
 StatusOr<DeleteOptions> ToDeleteOptions(const char* endpoints, const char* job, uint32_t force,
                                         uint32_t timeout_ms) {
   DeleteOptions options;
+  options.tls = rpc::TlsFilesFromEnvironment();
   ASSIGN_OR_RETURN(options.endpoints, ToEndpoints(endpoints));
   ASSIGN_OR_RETURN(options.job, ToName(job, "job"));
   ASSIGN_OR_RETURN(options.force, ToBool(force, "force"));

@@ -24,7 +24,7 @@ inline constexpr std::array<uint32_t, 2> kFormerSizes<luwu_job_spec> = {80, 152}
 template <>
 inline constexpr std::array<uint32_t, 1> kFormerSizes<luwu_hyper> = {64};
 template <>
-inline constexpr std::array<uint32_t, 1> kFormerSizes<luwu_open_options> = {64};
+inline constexpr std::array<uint32_t, 2> kFormerSizes<luwu_open_options> = {64, 72};
 template <>
 inline constexpr std::array<uint32_t, 2> kFormerSizes<luwu_session_info> = {56, 64};
 template <>

@@ -12,8 +12,8 @@ namespace {
 // What came of the calls so far.
 class Deletion {
  public:
-  Deletion(const DeleteOptions& options, TimePoint deadline)
-      : options_(options), deadline_(deadline) {}
+  Deletion(const DeleteOptions& options, rpc::Credentials credentials, TimePoint deadline)
+      : options_(options), credentials_(std::move(credentials)), deadline_(deadline) {}
 
   uint32_t deleted() const { return deleted_; }
   // kNotFound is not one.
@@ -22,7 +22,7 @@ class Deletion {
   void Run(const std::vector<Node>& nodes) {
     std::vector<std::unique_ptr<NodeRpc>> rpcs;
     for (const Node& node : nodes) {
-      rpcs.push_back(std::make_unique<NodeRpc>(node.control_address, NameOf(node)));
+      rpcs.push_back(std::make_unique<NodeRpc>(node.control_address, NameOf(node), credentials_));
     }
     const auto answers = FanOut<Nothing>(nodes.size(), [&](size_t i, NodeRpc::Done<Nothing> done) {
       rpcs[i]->DeleteJob({.job = options_.job, .force = options_.force}, deadline_,
@@ -49,6 +49,7 @@ class Deletion {
   }
 
   const DeleteOptions& options_;
+  const rpc::Credentials credentials_;
   const TimePoint deadline_;
   uint32_t deleted_ = 0;
   Status failed_;
@@ -58,8 +59,9 @@ class Deletion {
 
 Status DeleteJob(const DeleteOptions& options) {
   const TimePoint deadline = DeadlineAfter(options.timeout_ms);
-  ASSIGN_OR_RETURN(const NodeList list, FindNodes(options.endpoints, deadline));
-  Deletion deletion(options, deadline);
+  ASSIGN_OR_RETURN(const rpc::Credentials credentials, CredentialsFor(options.tls));
+  ASSIGN_OR_RETURN(const NodeList list, FindNodes(options.endpoints, deadline, credentials));
+  Deletion deletion(options, credentials, deadline);
   std::vector<Node> lead;
   std::vector<Node> others;
   for (const Node& node : list.nodes) {

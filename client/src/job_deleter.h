@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/base/tls_files.h"
 
 namespace luwu::client {
 
@@ -14,6 +15,7 @@ struct DeleteOptions {
   std::string job;
   bool force = false;  // also while workers have open sessions; past nodes that fail
   uint32_t timeout_ms = 30'000;
+  TlsFiles tls = {};  // empty: plain text
 };
 
 // OK when no node has the job any more and at least one had it, so that a deletion that stopped

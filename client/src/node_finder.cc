@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/log.h"
 #include "common/rpc/address.h"
 
 namespace luwu::client {
@@ -10,8 +11,9 @@ namespace {
 
 constexpr uint64_t kRetryMs = 100;
 
-StatusOr<NodeList> Ask(const std::string& endpoint, TimePoint deadline) {
-  NodeRpc rpc(endpoint, fmt::format("daemon {}", endpoint));
+StatusOr<NodeList> Ask(const std::string& endpoint, TimePoint deadline,
+                       const rpc::Credentials& credentials) {
+  NodeRpc rpc(endpoint, fmt::format("daemon {}", endpoint), credentials);
   auto lists = FanOut<NodeList>(
       1, [&](size_t, NodeRpc::Done<NodeList> done) { rpc.ListNodes(deadline, std::move(done)); });
   const Status& status = lists[0].status();
@@ -22,7 +24,12 @@ StatusOr<NodeList> Ask(const std::string& endpoint, TimePoint deadline) {
   RETURN_IF_ERROR(status);
   RETURN_IF_ERROR(
       Annotate(ValidateNodes(lists[0]->nodes), fmt::format("node list of daemon {}", endpoint)));
-  return *std::move(lists[0]);
+  // Its port may ask for a certificate that this process does not have.
+  NodeList list = *std::move(lists[0]);
+  if (endpoint.starts_with("unix:") && list.self < list.nodes.size()) {
+    list.nodes[list.self].control_address = endpoint;
+  }
+  return list;
 }
 
 // kNodeLost with the reason of each endpoint.
@@ -30,7 +37,7 @@ Status NobodyAnswers(const std::vector<Status>& failures, TimePoint::duration wa
   std::string text;
   for (const Status& failure : failures) {
     if (!text.empty()) text += "; ";
-    text += MessageOf(failure);
+    text += MessageOf(failure) + rpc::TlsHint(MessageOf(failure));
     if (CodeOf(failure) == ErrorCode::kDeadline) {
       text +=
           " (neither an answer nor a refusal came: a host that is out of reach, or a program "
@@ -45,6 +52,14 @@ Status NobodyAnswers(const std::vector<Status>& failures, TimePoint::duration wa
 
 }  // namespace
 
+StatusOr<rpc::Credentials> CredentialsFor(const TlsFiles& files) {
+  if (!files.empty()) {
+    rpc::ObserveFailedHandshakes(
+        [](const std::string& why) { LogWarning("tls_handshake_failed", "why=\"{}\"", why); });
+  }
+  return rpc::MakeCredentials(files);
+}
+
 std::string NameOf(const Node& node) {
   return fmt::format("node {} ({})", node.name, node.control_address);
 }
@@ -58,7 +73,8 @@ void PauseBeforeRetry(TimePoint deadline) {
   }
 }
 
-StatusOr<NodeList> FindNodes(const std::vector<std::string>& endpoints, TimePoint patience_end) {
+StatusOr<NodeList> FindNodes(const std::vector<std::string>& endpoints, TimePoint patience_end,
+                             const rpc::Credentials& credentials) {
   if (endpoints.empty()) {
     return Error(ErrorCode::kInvalidArgument,
                  "no endpoints: name at least one daemon as \"host:port\"");
@@ -71,7 +87,7 @@ StatusOr<NodeList> FindNodes(const std::vector<std::string>& endpoints, TimePoin
       // A host that drops packets must leave time for the endpoints after it.
       const TimePoint now = std::chrono::steady_clock::now();
       const auto share = (patience_end - now) / (endpoints.size() - i);
-      StatusOr<NodeList> list = Ask(endpoints[i], now + share);
+      StatusOr<NodeList> list = Ask(endpoints[i], now + share, credentials);
       if (list.ok()) return list;
       // An attempt that was cut short says less than one that failed.
       const bool cut_short = CodeOf(list.status()) == ErrorCode::kDeadline;

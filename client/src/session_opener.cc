@@ -65,6 +65,7 @@ Status SessionOpener::Validate() const {
 }
 
 Status SessionOpener::Prepare() {
+  ASSIGN_OR_RETURN(credentials_, CredentialsFor(options_.tls));
   ASSIGN_OR_RETURN(parts_.dialler, transport::MakeDialler(options_.rdma));
   RETURN_IF_ERROR(FindNodes());
   RETURN_IF_ERROR(ConnectNodes());
@@ -118,7 +119,8 @@ StatusOr<std::vector<T>> SessionOpener::Call(const std::vector<uint32_t>& nodes,
 
 Status SessionOpener::FindNodes() {
   const TimePoint patience_end = std::min(deadline_, DeadlineAfter(options_.patience_ms));
-  ASSIGN_OR_RETURN(NodeList list, client::FindNodes(options_.endpoints, patience_end));
+  ASSIGN_OR_RETURN(NodeList list,
+                   client::FindNodes(options_.endpoints, patience_end, credentials_));
   nodes_ = std::move(list.nodes);
   fingerprint_ = list.fingerprint;
   return OkStatus();
@@ -126,8 +128,8 @@ Status SessionOpener::FindNodes() {
 
 Status SessionOpener::ConnectNodes() {
   for (uint32_t node = 0; node < nodes_.size(); ++node) {
-    parts_.rpcs.push_back(
-        std::make_unique<NodeRpc>(nodes_[node].control_address, NameOf(nodes_[node])));
+    parts_.rpcs.push_back(std::make_unique<NodeRpc>(nodes_[node].control_address,
+                                                    NameOf(nodes_[node]), credentials_));
     if (nodes_[node].weight > 0) active_.push_back(node);
   }
   boot_ids_.resize(nodes_.size());

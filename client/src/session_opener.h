@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "client/src/session.h"
+#include "common/base/tls_files.h"
+#include "common/rpc/tls.h"
 #include "common/transport/fault/fault_endpoint.h"
 
 namespace luwu::client {
@@ -32,6 +34,7 @@ struct OpenOptions {
   uint32_t patience_ms = 5'000;  // with a node that does not answer
   bool must_train = false;       // refuse a job that accepts no further step
   transport::FaultPlan faults;
+  TlsFiles tls;  // empty: plain text
 };
 
 class SessionOpener {
@@ -64,6 +67,7 @@ class SessionOpener {
 
   const OpenOptions options_;
   const TimePoint deadline_;
+  rpc::Credentials credentials_;
   std::vector<Node> nodes_;
   uint64_t fingerprint_ = 0;
   std::vector<uint32_t> active_;

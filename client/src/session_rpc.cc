@@ -106,8 +106,9 @@ StatusOr<NodeList> ToNodeList(const v1::ListNodesResponse& response) {
 
 }  // namespace
 
-NodeRpc::NodeRpc(const std::string& address, const std::string& name)
-    : impl_(std::make_unique<Impl>(address, name)) {}
+NodeRpc::NodeRpc(const std::string& address, const std::string& name,
+                 const rpc::Credentials& credentials)
+    : impl_(std::make_unique<Impl>(address, name, credentials)) {}
 NodeRpc::~NodeRpc() = default;
 
 void NodeRpc::Shutdown() { impl_->Shutdown(); }

@@ -19,6 +19,7 @@
 #include "common/base/hmac.h"
 #include "common/base/status.h"
 #include "common/base/sync.h"
+#include "common/rpc/tls.h"
 #include "common/tensor/job_spec.h"
 #include "common/tensor/placement.h"
 #include "common/transport/region.h"
@@ -101,7 +102,8 @@ class NodeRpc {
   using Done = std::function<void(StatusOr<T>)>;
 
   // `name` annotates errors: "node n1 (127.0.0.1:7001)".
-  NodeRpc(const std::string& address, const std::string& name);
+  NodeRpc(const std::string& address, const std::string& name,
+          const rpc::Credentials& credentials = nullptr);
   // Cancels what is left and waits until every `done` has run.
   ~NodeRpc();
 

@@ -23,10 +23,10 @@ namespace luwu::client {
 
 class NodeRpc::Impl {
  public:
-  Impl(const std::string& address, const std::string& name)
+  Impl(const std::string& address, const std::string& name, const rpc::Credentials& credentials)
       : name_(name),
         address_(address),
-        channel_(rpc::MakeChannel(address)),
+        channel_(rpc::MakeChannel(address, credentials)),
         jobs(v1::JobService::NewStub(channel_)),
         sessions(v1::SessionService::NewStub(channel_)),
         steps(v1::StepService::NewStub(channel_)),

@@ -254,6 +254,30 @@ std::vector<uint64_t> ConfigReader::GetU64List(std::string_view key, U64Range ra
   return out;
 }
 
+std::vector<std::string> ConfigReader::GetStringList(std::string_view key) {
+  std::vector<std::string> out;
+  const toml::node* node = document_->Find(table_, key, false);
+  if (node == nullptr) return out;
+  const toml::array* array = node->as_array();
+  if (array == nullptr) {
+    document_->AddWrongType(*table_, key, *node, "texts in brackets, such as [\"a\", \"b\"]");
+    return out;
+  }
+  for (const toml::node& element : *array) {
+    const auto* text = element.as_string();
+    if (text == nullptr) {
+      document_->AddWrongType(*table_, key, element, "texts only in these brackets");
+      return out;
+    }
+    if (text->get().empty()) {
+      AddError(key, "has an empty text");
+      return out;
+    }
+    out.push_back(text->get());
+  }
+  return out;
+}
+
 uint64_t ConfigReader::GetBytes(std::string_view key, U64Range range,
                                 std::optional<uint64_t> preset) {
   return GetNumber(key, range, preset,

@@ -47,6 +47,8 @@ class ConfigReader {
                   std::optional<uint64_t> preset = std::nullopt);
   // Integers in brackets; empty when missing.
   std::vector<uint64_t> GetU64List(std::string_view key, U64Range range);
+  // Strings in brackets, none empty; an empty list when missing.
+  std::vector<std::string> GetStringList(std::string_view key);
   // An integer (bytes) or a string with a unit: "4096 B", "64KiB", "512 MiB", "4GiB", "2TiB".
   uint64_t GetBytes(std::string_view key, U64Range range,
                     std::optional<uint64_t> preset = std::nullopt);

@@ -1,6 +1,5 @@
 // Channels and servers of the control plane with one set of limits: keepalive, message sizes,
-// quick reconnection, deadlines. Credentials are insecure: run the control port on a network you
-// trust until mTLS is there.
+// quick reconnection, deadlines. Without credentials they speak plain text: tls.h has some.
 //
 // Called by the client's session, luwuctl, the daemon's peer reporter and its server set-up.
 #pragma once
@@ -14,6 +13,7 @@
 #include <grpcpp/server_builder.h>
 
 #include "common/base/clock.h"
+#include "common/rpc/tls.h"
 
 namespace luwu::rpc {
 
@@ -28,7 +28,8 @@ inline constexpr int kKeepaliveTimeoutMs = 10'000;
 // A channel of its own connection (not shared with other channels of the process) to "host:port"
 // or "unix:/path". Lazily connected; retries a refused connection every 0.1 to 1 s. Never goes
 // through an HTTP proxy.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           const Credentials& credentials = nullptr);
 
 // The same limits on the server's side. The port is taken exclusively (no SO_REUSEPORT).
 void ConfigureServer(grpc::ServerBuilder* builder);

@@ -23,9 +23,10 @@ std::string_view KindName(MetricKind kind) {
 const std::vector<Metric>& AllMetrics() {
   static const std::vector<Metric> all = [] {
     std::vector<Metric> metrics = NodeMetrics();
-    std::vector<Metric> jobs = JobMetrics();
-    metrics.insert(metrics.end(), std::make_move_iterator(jobs.begin()),
-                   std::make_move_iterator(jobs.end()));
+    for (std::vector<Metric> more : {IdentityMetrics(), JobMetrics()}) {
+      metrics.insert(metrics.end(), std::make_move_iterator(more.begin()),
+                     std::make_move_iterator(more.end()));
+    }
     return metrics;
   }();
   return all;

@@ -3,9 +3,9 @@
 // made from it (`luwud --list-metrics`), so neither can miss one.
 //
 // Names have the prefix luwu_, base units, and _total for what only grows. Labels are from closed
-// sets: jobs, ranks, states, outcomes; never layers. A job's label is job_name, for Prometheus
-// gives `job` a meaning of its own. A counter begins anew with the daemon, and those of a job when
-// it comes back on this node.
+// sets: jobs, ranks, states, outcomes, identities; never layers. A job's label is job_name, for
+// Prometheus gives `job` a meaning of its own. A counter begins anew with the daemon, and those of
+// a job when it comes back on this node.
 //
 // The table is immutable; any thread.
 #pragma once
@@ -42,6 +42,7 @@ std::string_view KindName(MetricKind kind);  // "counter"
 const std::vector<Metric>& AllMetrics();
 // Parts of it.
 std::vector<Metric> NodeMetrics();
+std::vector<Metric> IdentityMetrics();
 std::vector<Metric> JobMetrics();
 
 // docs/reference/METRICS.md.

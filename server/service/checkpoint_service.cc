@@ -40,8 +40,9 @@ TimePoint DeadlineOrDefault(const grpc::CallbackServerContext& context, uint64_t
 }
 
 template <typename Request>
-Status CheckArguments(const ServiceContext& services, const Request& request) {
-  RETURN_IF_ERROR(services.responder.admission->Check());
+Status CheckArguments(const ServiceContext& services, const grpc::ServerContextBase& context,
+                      const Request& request) {
+  RETURN_IF_ERROR(Admit(services, context, request));
   RETURN_IF_ERROR(CheckJobName(request.job()));
   return CheckFormerName(request.name());
 }
@@ -58,7 +59,7 @@ grpc::ServerUnaryReactor* CheckpointServiceImpl::Create(grpc::CallbackServerCont
                                                         const v1::CreateCheckpointRequest* request,
                                                         v1::CreateCheckpointResponse* response) {
   const auto reply = DeferredReply::Create(context, services_.responder);
-  Status status = CheckArguments(services_, *request);
+  Status status = CheckArguments(services_, *context, *request);
   if (status.ok()) status = CheckCheckpointName(request->name());
   if (!status.ok()) {
     reply->Finish(status);
@@ -78,7 +79,7 @@ grpc::ServerUnaryReactor* CheckpointServiceImpl::List(grpc::CallbackServerContex
                                                       const v1::ListCheckpointsRequest* request,
                                                       v1::ListCheckpointsResponse* response) {
   const auto reply = DeferredReply::Create(context, services_.responder);
-  Status status = services_.responder.admission->Check();
+  Status status = Admit(services_, *context, *request);
   if (status.ok()) status = CheckJobName(request->job());
   if (!status.ok()) {
     reply->Finish(status);
@@ -102,7 +103,7 @@ grpc::ServerUnaryReactor* CheckpointServiceImpl::Delete(grpc::CallbackServerCont
                                                         const v1::DeleteCheckpointRequest* request,
                                                         v1::DeleteCheckpointResponse*) {
   const auto reply = DeferredReply::Create(context, services_.responder);
-  if (const Status status = CheckArguments(services_, *request); !status.ok()) {
+  if (const Status status = CheckArguments(services_, *context, *request); !status.ok()) {
     reply->Finish(status);
     return reply.get();
   }
@@ -118,7 +119,7 @@ grpc::ServerUnaryReactor* CheckpointServiceImpl::Restore(
     grpc::CallbackServerContext* context, const v1::RestoreCheckpointRequest* request,
     v1::RestoreCheckpointResponse* response) {
   const auto reply = DeferredReply::Create(context, services_.responder);
-  if (const Status status = CheckArguments(services_, *request); !status.ok()) {
+  if (const Status status = CheckArguments(services_, *context, *request); !status.ok()) {
     reply->Finish(status);
     return reply.get();
   }

@@ -33,6 +33,10 @@ UniqueFd Connect(const std::string& address) {
 }  // namespace
 
 bool ControlProbe::IsDead() {
+  if (connection_.valid() && !said_) {
+    SayHello();
+    if (said_) return false;  // the answer is for the next beat
+  }
   if (connection_.valid()) {
     char byte = 0;
     const bool greeted = ::recv(connection_.get(), &byte, 1, MSG_DONTWAIT) > 0;
@@ -44,7 +48,15 @@ bool ControlProbe::IsDead() {
     return true;
   }
   connection_ = Connect(address_);
+  said_ = hello_.empty();
+  if (connection_.valid() && !said_) SayHello();
   return false;
+}
+
+void ControlProbe::SayHello() {
+  const ssize_t sent =
+      ::send(connection_.get(), hello_.data(), hello_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  said_ = sent == static_cast<ssize_t>(hello_.size());
 }
 
 }  // namespace luwu

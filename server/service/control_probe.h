@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "common/base/unique_fd.h"
 
@@ -14,7 +15,9 @@ namespace luwu {
 
 class ControlProbe {
  public:
-  explicit ControlProbe(std::string address) : address_(std::move(address)) {}
+  // `hello`: what a client says first, for ports that only answer (TLS); empty: they greet.
+  explicit ControlProbe(std::string address, std::string hello = "")
+      : address_(std::move(address)), hello_(std::move(hello)) {}
 
   // True when the port has accepted nobody for kSilentBeatsMax beats in a row. Beats in which no
   // connection can be opened (no descriptor is left) do not count: nothing could be done.
@@ -23,7 +26,12 @@ class ControlProbe {
   static constexpr uint32_t kSilentBeatsMax = 3;
 
  private:
+  // On a connection that may not be there yet: then it is tried again in the next beat.
+  void SayHello();
+
   const std::string address_;  // "host:port"
+  const std::string hello_;
+  bool said_ = false;  // on this connection
   UniqueFd connection_;
   uint32_t silent_beats_ = 0;
 };

@@ -7,7 +7,10 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <string>
+#include <utility>
 
 #include <google/protobuf/stubs/logging.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
@@ -22,6 +25,7 @@
 #include "server/service/doctor_service.h"
 #include "server/service/interchange_service.h"
 #include "server/service/job_service.h"
+#include "server/service/local_listener.h"
 #include "server/service/peer_service.h"
 #include "server/service/session_service.h"
 #include "server/service/status_service.h"
@@ -45,7 +49,8 @@ void EnablePlugins() {
 class GrpcControlServer final : public ControlServer {
  public:
   explicit GrpcControlServer(const ServiceContext& services)
-      : jobs_(services),
+      : access_(services.access),
+        jobs_(services),
         sessions_(services),
         steps_(services),
         tensors_(services),
@@ -56,18 +61,27 @@ class GrpcControlServer final : public ControlServer {
         doctor_(services) {}
   ~GrpcControlServer() override { Shutdown(0); }
 
-  Status Listen(const std::string& address) {
+  Status Listen(const std::string& address, const ControlSecurity& security) {
     EnablePlugins();
+    ASSIGN_OR_RETURN(const auto credentials,
+                     rpc::MakeServerCredentials(security.files, security.refresh_s));
+    if (access_ != nullptr) credentials->SetAuthMetadataProcessor(MakeMethodGate(access_));
     grpc::ServerBuilder builder;
     rpc::ConfigureServer(&builder);
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+    builder.AddListeningPort(address, credentials);
     for (grpc::Service* service : Services()) builder.RegisterService(service);
+    if (access_ != nullptr && !security.local_socket.empty()) PrepareLocal(&builder);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) {
       return Error(ErrorCode::kUnavailable, "the control address {} cannot be listened on",
                    address);
     }
     SetServing(false);
+    if (acceptors_.empty()) return OkStatus();
+    ASSIGN_OR_RETURN(local_, LocalListener::Start(security.local_socket,
+                                                  [this](UniqueFd socket, const CallerNames& user) {
+                                                    TakeLocal(std::move(socket), user);
+                                                  }));
     return OkStatus();
   }
 
@@ -85,17 +99,38 @@ class GrpcControlServer final : public ControlServer {
 
   void Shutdown(uint64_t grace_ms) override {
     if (server_ == nullptr) return;
+    local_.reset();
     server_->Shutdown(std::chrono::system_clock::now() + Milliseconds(grace_ms));
     server_->Wait();
     server_.reset();
   }
 
  private:
+  // gRPC does not tell handlers which user has connected, but which credentials a connection was
+  // made with: each entry of [[access]] has some of its own.
+  void PrepareLocal(grpc::ServerBuilder* builder) {
+    for (const std::string& identity : access_->LocalIdentities()) {
+      const auto credentials = grpc::experimental::LocalServerCredentials(UDS);
+      credentials->SetAuthMetadataProcessor(MakeLocalGate(access_, identity));
+      acceptors_[identity] = builder->experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
+    }
+  }
+
+  void TakeLocal(UniqueFd socket, const CallerNames& user) {
+    const auto acceptor = acceptors_.find(access_->AdmitUser(user));
+    if (acceptor == acceptors_.end()) return;  // closed
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = socket.Release();  // closed by gRPC, also after the server's end
+    acceptor->second->HandleNewConnection(&connection);
+  }
+
   std::array<grpc::Service*, 9> Services() {
     return {&jobs_,  &sessions_,    &steps_,       &tensors_, &status_,
             &peers_, &checkpoints_, &interchange_, &doctor_};
   }
 
+  AccessGate* const access_;  // null: no checks
   JobServiceImpl jobs_;
   SessionServiceImpl sessions_;
   StepServiceImpl steps_;
@@ -105,7 +140,10 @@ class GrpcControlServer final : public ControlServer {
   CheckpointServiceImpl checkpoints_;
   InterchangeServiceImpl interchange_;
   DoctorServiceImpl doctor_;
+  // By the identity of their entry.
+  std::map<std::string, std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor>> acceptors_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<LocalListener> local_;  // uses both
 };
 
 // The name lookup is by the resolver's rules, as gRPC's own.
@@ -130,9 +168,10 @@ uint16_t PortOf(int fd) {
 }  // namespace
 
 StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const std::string& address,
+                                                              const ControlSecurity& security,
                                                               const ServiceContext& services) {
   auto server = std::make_unique<GrpcControlServer>(services);
-  RETURN_IF_ERROR(server->Listen(address));
+  RETURN_IF_ERROR(server->Listen(address, security));
   return server;
 }
 

@@ -13,11 +13,19 @@
 
 namespace luwu {
 
+struct ControlSecurity {
+  TlsFiles files = {};  // empty: plain text, for everybody who reaches the port
+  uint32_t refresh_s = rpc::kTlsRefreshS;
+  std::string local_socket = {};  // path; empty: none. With TLS only
+};
+
 class ControlServer {
  public:
   // Listens on `address` ("host:port"; the port is taken exclusively). Health is NOT_SERVING until
-  // SetServing(true). kUnavailable says why the address cannot be had.
+  // SetServing(true). kUnavailable says why the address cannot be had, kInvalidArgument
+  // which of the TLS files is of no use.
   static StatusOr<std::unique_ptr<ControlServer>> Start(const std::string& address,
+                                                        const ControlSecurity& security,
                                                         const ServiceContext& services);
   virtual ~ControlServer() = default;  // Shutdown(0)
 

@@ -49,7 +49,8 @@ v1::DiagnoseResponse Examine(const ServiceContext& services, uint32_t peer_timeo
          &response);
   if (snapshot.storage) Append(doctor::CheckStorage(FactsOf(*snapshot.storage)), &response);
   Append(doctor::CheckPeers(ReachPeers(services.jobs->nodes(), services.jobs->self(),
-                                       std::clamp(peer_timeout_ms, 1U, kPeerTimeoutMsMax))),
+                                       std::clamp(peer_timeout_ms, 1U, kPeerTimeoutMsMax),
+                                       services.credentials)),
          &response);
   return response;
 }
@@ -60,7 +61,7 @@ grpc::ServerUnaryReactor* DoctorServiceImpl::Diagnose(grpc::CallbackServerContex
                                                       const v1::DiagnoseRequest* request,
                                                       v1::DiagnoseResponse* response) {
   const auto reply = DeferredReply::Create(context, services_.responder);
-  if (const Status status = services_.responder.admission->Check(); !status.ok()) {
+  if (const Status status = Admit(services_, *context, *request); !status.ok()) {
     reply->Finish(status);
     return reply.get();
   }
@@ -74,9 +75,9 @@ grpc::ServerUnaryReactor* DoctorServiceImpl::Diagnose(grpc::CallbackServerContex
 }
 
 grpc::ServerUnaryReactor* DoctorServiceImpl::ReadClock(grpc::CallbackServerContext* context,
-                                                       const v1::ReadClockRequest*,
+                                                       const v1::ReadClockRequest* request,
                                                        v1::ReadClockResponse* response) {
-  return Reply(context, services_.responder, [&]() -> Status {
+  return Reply(context, services_, *request, [&]() -> Status {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     response->set_unix_us(std::chrono::duration_cast<std::chrono::microseconds>(now).count());
     return OkStatus();

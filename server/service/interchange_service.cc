@@ -211,19 +211,22 @@ Status FinishLoad(const ServiceContext& services, Job& job,
 
 }  // namespace
 
-bool InterchangeServiceImpl::Admits(const std::shared_ptr<DeferredReply>& reply) const {
-  const Status status = services_.responder.admission->Check();
+bool InterchangeServiceImpl::Admits(const std::shared_ptr<DeferredReply>& reply,
+                                    const grpc::CallbackServerContext& context,
+                                    const google::protobuf::Message& request) const {
+  const Status status = Admit(services_, context, request);
   if (!status.ok()) reply->Finish(status);
   return status.ok();
 }
 
+template <typename Request>
 std::shared_ptr<Job> InterchangeServiceImpl::FindJob(const std::shared_ptr<DeferredReply>& reply,
-                                                     const std::string& name,
-                                                     uint64_t epoch) const {
-  if (!Admits(reply)) return nullptr;
-  Status status = CheckJobName(name);
+                                                     const grpc::CallbackServerContext& context,
+                                                     const Request& request) const {
+  if (!Admits(reply, context, request)) return nullptr;
+  Status status = CheckJobName(request.job());
   if (status.ok()) {
-    StatusOr<std::shared_ptr<Job>> job = services_.jobs->Find(name, epoch);
+    StatusOr<std::shared_ptr<Job>> job = services_.jobs->Find(request.job(), request.epoch());
     if (job.ok()) return *std::move(job);
     status = job.status();
   }
@@ -235,7 +238,7 @@ grpc::ServerUnaryReactor* InterchangeServiceImpl::Import(grpc::CallbackServerCon
                                                          const v1::ImportRequest* request,
                                                          v1::ImportResponse* response) {
   const auto reply = DeferredReply::Create(context, services_.responder);
-  if (auto job = FindJob(reply, request->job(), request->epoch())) {
+  if (auto job = FindJob(reply, *context, *request)) {
     StartRun(services_, reply,
              {runs_, request->operation(),
               std::make_unique<ImportWork>(std::move(job), *request, response)});
@@ -247,7 +250,7 @@ grpc::ServerUnaryReactor* InterchangeServiceImpl::FinishImport(
     grpc::CallbackServerContext* context, const v1::FinishImportRequest* request,
     v1::FinishImportResponse*) {
   const auto reply = DeferredReply::Create(context, services_.responder);
-  if (auto job = FindJob(reply, request->job(), request->epoch())) {
+  if (auto job = FindJob(reply, *context, *request)) {
     PostOrRefuse(services_.control_queue, reply, services_,
                  [services = services_, reply, job, request = *request] {
                    reply->Finish(FinishLoad(services, *job, request));
@@ -259,7 +262,7 @@ grpc::ServerUnaryReactor* InterchangeServiceImpl::FinishImport(
 grpc::ServerUnaryReactor* InterchangeServiceImpl::DescribeState(
     grpc::CallbackServerContext* context, const v1::DescribeStateRequest* request,
     v1::DescribeStateResponse* response) {
-  return Reply(context, services_.responder, [&]() -> Status {
+  return Reply(context, services_, *request, [&]() -> Status {
     RETURN_IF_ERROR(CheckJobName(request->job()));
     if (!request->checkpoint().empty()) {
       ASSIGN_OR_RETURN(const auto source,
@@ -281,7 +284,7 @@ grpc::ServerUnaryReactor* InterchangeServiceImpl::BeginExport(grpc::CallbackServ
                                                               const v1::BeginExportRequest* request,
                                                               v1::BeginExportResponse* response) {
   const auto reply = DeferredReply::Create(context, services_.responder);
-  if (!Admits(reply)) return reply.get();
+  if (!Admits(reply, *context, *request)) return reply.get();
   const StatusOr<JobSpec> spec = SpecFor(*request);
   if (!spec.ok()) {
     reply->Finish(spec.status());
@@ -322,9 +325,9 @@ grpc::ServerUnaryReactor* InterchangeServiceImpl::WriteExport(grpc::CallbackServ
   const auto reply = DeferredReply::Create(context, services_.responder);
   OpenSource open;
   if (!request->checkpoint().empty()) {
-    if (!Admits(reply)) return reply.get();
+    if (!Admits(reply, *context, *request)) return reply.get();
     open = [jobs = services_.jobs, request = *request] { return OpenStored(*jobs, request); };
-  } else if (auto job = FindJob(reply, request->job(), request->epoch())) {
+  } else if (auto job = FindJob(reply, *context, *request)) {
     open = [job = std::move(job)] { return OpenLive(job); };
   } else {
     return reply.get();
@@ -339,7 +342,7 @@ grpc::ServerUnaryReactor* InterchangeServiceImpl::FinishExport(
     grpc::CallbackServerContext* context, const v1::FinishExportRequest* request,
     v1::FinishExportResponse* response) {
   const auto reply = DeferredReply::Create(context, services_.responder);
-  if (!Admits(reply)) return reply.get();
+  if (!Admits(reply, *context, *request)) return reply.get();
   PostOrRefuse(services_.control_queue, reply, services_, [reply, response, request = *request] {
     if (reply->finished()) return;
     const auto names =
@@ -355,7 +358,7 @@ grpc::ServerUnaryReactor* InterchangeServiceImpl::AbandonExport(
     grpc::CallbackServerContext* context, const v1::AbandonExportRequest* request,
     v1::AbandonExportResponse*) {
   const auto reply = DeferredReply::Create(context, services_.responder);
-  if (!Admits(reply)) return reply.get();
+  if (!Admits(reply, *context, *request)) return reply.get();
   PostOrRefuse(services_.control_queue, reply, services_, [reply, request = *request] {
     reply->Finish(interchange::AbandonExport(request.folder(), request.draft()));
   });
@@ -365,7 +368,7 @@ grpc::ServerUnaryReactor* InterchangeServiceImpl::AbandonExport(
 grpc::ServerUnaryReactor* InterchangeServiceImpl::GetProgress(grpc::CallbackServerContext* context,
                                                               const v1::GetProgressRequest* request,
                                                               v1::GetProgressResponse* response) {
-  return Reply(context, services_.responder, [&]() -> Status {
+  return Reply(context, services_, *request, [&]() -> Status {
     ASSIGN_OR_RETURN(const auto progress, runs_->Find(request->operation()));
     response->set_done_bytes(progress->done_bytes);
     response->set_total_bytes(progress->total_bytes);

@@ -38,11 +38,15 @@ class InterchangeServiceImpl final : public v1::InterchangeService::CallbackServ
                                         v1::GetProgressResponse* response) override;
 
  private:
-  // Answers `reply` when the daemon does not take calls.
-  bool Admits(const std::shared_ptr<DeferredReply>& reply) const;
+  // Answers `reply` when the daemon does not take the call.
+  bool Admits(const std::shared_ptr<DeferredReply>& reply,
+              const grpc::CallbackServerContext& context,
+              const google::protobuf::Message& request) const;
   // Refuses `reply` and returns null when the daemon does not serve the job.
-  std::shared_ptr<Job> FindJob(const std::shared_ptr<DeferredReply>& reply, const std::string& name,
-                               uint64_t epoch) const;
+  template <typename Request>
+  std::shared_ptr<Job> FindJob(const std::shared_ptr<DeferredReply>& reply,
+                               const grpc::CallbackServerContext& context,
+                               const Request& request) const;
   // Of the job, or of what is stored of it.
   StatusOr<JobSpec> SpecFor(const v1::BeginExportRequest& request) const;
 

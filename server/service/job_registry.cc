@@ -97,7 +97,8 @@ Status JobRegistry::WhyAbsent(const std::string& name, const Entry& entry) const
   return Error(ErrorCode::kNotFound, "node {} has no job '{}'", node_name(), name);
 }
 
-void JobRegistry::CreateOrJoin(JobSpec spec, uint64_t epoch, JoinCallback done) {
+void JobRegistry::CreateOrJoin(WantedJob wanted, JoinCallback done) {
+  const JobSpec& spec = wanted.spec;
   if (options_.nodes[options_.self].weight == 0) {
     done(Error(ErrorCode::kInvalidArgument,
                "node {} has weight 0: it serves no shards and has no part in job {}", node_name(),
@@ -108,11 +109,16 @@ void JobRegistry::CreateOrJoin(JobSpec spec, uint64_t epoch, JoinCallback done) 
     done(status);
     return;
   }
+  const StatusOr<uint64_t> granted = GrantMemory(wanted);
+  if (!granted.ok()) {
+    done(granted.status());
+    return;
+  }
   bool inserted = false;
   StatusOr<JoinedJob> joined = JoinedJob{};
   {
     MutexLock lock(mutex_);
-    joined = JoinOrInsert(spec, epoch, done, &inserted);
+    joined = JoinOrInsert(wanted, *granted, done, &inserted);
   }
   if (!joined.ok() || joined->job != nullptr) {
     done(std::move(joined));
@@ -125,23 +131,27 @@ void JobRegistry::CreateOrJoin(JobSpec spec, uint64_t epoch, JoinCallback done) 
   }
 }
 
-StatusOr<JoinedJob> JobRegistry::JoinOrInsert(const JobSpec& spec, uint64_t epoch,
+StatusOr<JoinedJob> JobRegistry::JoinOrInsert(const WantedJob& wanted, uint64_t memory_bytes,
                                               JoinCallback& done, bool* inserted) {
+  const JobSpec& spec = wanted.spec;
   RETURN_IF_ERROR(shutdown_);
   if (deleting_.contains(spec.name)) {
     return Error(ErrorCode::kUnavailable, "job {} is being deleted on node {}; try again",
                  spec.name, node_name());
   }
   if (const auto found = entries_.find(spec.name); found != entries_.end()) {
-    return JoinExisting(found->second, spec, epoch, done);
+    return JoinExisting(found->second, spec, wanted.epoch, done);
   }
   if (entries_.size() >= kJobsMax) {
     return Error(ErrorCode::kResourceExhausted,
                  "node {} has {} jobs, the most it takes; delete one first", node_name(), kJobsMax);
   }
+  RETURN_IF_ERROR(CheckGrant(wanted, memory_bytes));
   Entry entry;
-  ASSIGN_OR_RETURN(entry.epoch, EpochOfNew(spec.name, epoch));
+  ASSIGN_OR_RETURN(entry.epoch, EpochOfNew(spec.name, wanted.epoch));
   entry.spec = spec;
+  entry.owner = wanted.owner.identity;
+  entry.memory_bytes_max = memory_bytes;
   entry.lineage = entry.epoch;
   if (is_lead()) {
     entry.coordinator = std::make_shared<CommitCoordinator>(
@@ -177,15 +187,19 @@ StatusOr<JoinedJob> JobRegistry::JoinExisting(Entry& entry, const JobSpec& spec,
   return JoinedJob{};
 }
 
-StatusOr<std::shared_ptr<persist::JobStorage>> JobRegistry::MakeStorage(const JobSpec& spec,
-                                                                        uint64_t epoch) {
+StatusOr<std::shared_ptr<persist::JobStorage>> JobRegistry::MakeStorage(
+    const Blueprint& blueprint) {
   if (options_.storage == nullptr) return std::shared_ptr<persist::JobStorage>();
-  const Job::Needs needs = Job::NeedsOf(spec, options_.nodes, options_.self, environment_);
+  const JobSpec& spec = blueprint.spec;
+  const Job::Needs needs = Job::NeedsOf(spec, options_.nodes, options_.self, environment_,
+                                        {.memory_bytes_max = blueprint.memory_bytes_max});
   return options_.storage->CreateJob(
       {.name = spec.name,
-       .epoch = epoch,
-       .spec =
-           SerializeStoredJob({.spec = spec, .lineage = epoch, .memory_bytes = needs.memory_bytes}),
+       .epoch = blueprint.epoch,
+       .spec = SerializeStoredJob({.spec = spec,
+                                   .lineage = blueprint.epoch,
+                                   .memory_bytes = needs.memory_bytes,
+                                   .owner = blueprint.owner}),
        .nodes_fingerprint = PlacementFingerprint(options_.nodes)},
       needs.stored_bytes);
 }
@@ -199,9 +213,10 @@ void JobRegistry::Create(const std::string& name) {
     blueprint.spec = found->second.spec;
     blueprint.epoch = found->second.epoch;
     blueprint.coordinator = found->second.coordinator;
+    blueprint.memory_bytes_max = found->second.memory_bytes_max;
+    blueprint.owner = found->second.owner;
   }
-  StatusOr<std::shared_ptr<persist::JobStorage>> storage =
-      MakeStorage(blueprint.spec, blueprint.epoch);
+  StatusOr<std::shared_ptr<persist::JobStorage>> storage = MakeStorage(blueprint);
   StatusOr<std::shared_ptr<Job>> job = std::shared_ptr<Job>();
   if (!storage.ok()) {
     job = storage.status();

@@ -30,6 +30,7 @@
 #include "server/cluster/recovery_round.h"
 #include "server/persist/node_storage.h"
 #include "server/service/described_job.h"
+#include "server/service/owner.h"
 #include "server/service/work_queue.h"
 #include "server/step/job.h"
 
@@ -42,6 +43,16 @@ struct JoinedJob {
   std::shared_ptr<Job> job;
   bool created = false;  // by this very call
   uint64_t lineage = 0;  // the job's first epoch
+};
+struct WantedJob {
+  JobSpec spec;
+  uint64_t epoch = 0;  // 0: any, on the lead only
+  Owner owner = {};    // whose it is when it is created
+};
+// Of all jobs of an owner.
+struct OwnedJobs {
+  uint64_t jobs = 0;
+  uint64_t memory_bytes = 0;
 };
 using JoinCallback = std::function<void(StatusOr<JoinedJob>)>;
 
@@ -62,10 +73,10 @@ class JobRegistry {
   // The jobs have no part in what they share any more, even where calls still hold them.
   ~JobRegistry();
 
-  // `done` runs once, inside the call or on the control queue. `epoch` 0: any, on the lead only.
+  // `done` runs once, inside the call or on the control queue.
   // Errors: kInvalidArgument, kSchemaMismatch, kStaleEpoch, kResourceExhausted, and what
   // Job::Create refuses; a failed creation leaves nothing behind.
-  void CreateOrJoin(JobSpec spec, uint64_t epoch, JoinCallback done) LUWU_EXCLUDES(mutex_);
+  void CreateOrJoin(WantedJob wanted, JoinCallback done) LUWU_EXCLUDES(mutex_);
 
   // Takes in what the storage holds. Once, before anything else.
   void AdoptStored() LUWU_EXCLUDES(mutex_);
@@ -124,6 +135,9 @@ class JobRegistry {
   // On disk, of whatever phase; 0 without storage.
   uint64_t StoredBytes(const std::string& name) const LUWU_EXCLUDES(mutex_);
 
+  // By identity; jobs that are recovering or lost keep their places.
+  std::map<std::string, OwnedJobs> JobsByOwner() const LUWU_EXCLUDES(mutex_);
+
   std::vector<AbsentJob> AbsentJobs() const LUWU_EXCLUDES(mutex_);
   // For a daemon that stops: every job's open step is a stored point, so that nothing has to be
   // trained again; what cannot be stored by the deadline is logged.
@@ -154,6 +168,7 @@ class JobRegistry {
     uint64_t epoch = 0;
     uint64_t lineage = 0;  // the first epoch
     uint64_t memory_bytes_max = 0;
+    std::string owner = {};
     uint64_t first_step = 0;
     JobPhase phase = JobPhase::kCreating;
     std::shared_ptr<CommitCoordinator> coordinator = nullptr;  // on the lead
@@ -169,18 +184,21 @@ class JobRegistry {
   };
 
   // Joins, or adds an entry to be created; null `job` then means that `done` has been kept.
-  StatusOr<JoinedJob> JoinOrInsert(const JobSpec& spec, uint64_t epoch, JoinCallback& done,
-                                   bool* inserted) LUWU_REQUIRES(mutex_);
+  StatusOr<JoinedJob> JoinOrInsert(const WantedJob& wanted, uint64_t memory_bytes,
+                                   JoinCallback& done, bool* inserted) LUWU_REQUIRES(mutex_);
   StatusOr<JoinedJob> JoinExisting(Entry& entry, const JobSpec& spec, uint64_t epoch,
                                    JoinCallback& done) LUWU_REQUIRES(mutex_);
+  // job_registry_quota.cc: what the job may take of its owner's memory, should it be created; 0:
+  // the owner has no limit, or the job is there.
+  StatusOr<uint64_t> GrantMemory(const WantedJob& wanted) LUWU_EXCLUDES(mutex_);
+  Status CheckGrant(const WantedJob& wanted, uint64_t memory_bytes) const LUWU_REQUIRES(mutex_);
+  uint64_t MemoryOf(const std::string& identity) const LUWU_REQUIRES(mutex_);
   StatusOr<uint64_t> EpochOfNew(const std::string& name, uint64_t epoch) const;
   Status CheckEpoch(const std::string& name, const Entry& entry, uint64_t epoch) const;
   // Why there is no job behind the entry.
   Status WhyAbsent(const std::string& name, const Entry& entry) const;
   Status CheckStorable(const JobSpec& spec) const;
   void Create(const std::string& name) LUWU_EXCLUDES(mutex_);
-  // With the storage that a new job gets, when the node has any.
-  StatusOr<std::shared_ptr<persist::JobStorage>> MakeStorage(const JobSpec& spec, uint64_t epoch);
   // A copy of what a job is made from; never the entry itself, which is behind the lock.
   struct Blueprint {
     JobSpec spec;
@@ -189,7 +207,10 @@ class JobRegistry {
     std::shared_ptr<persist::JobStorage> storage;
     std::optional<persist::Point> restore = std::nullopt;
     uint64_t memory_bytes_max = 0;
+    std::string owner = {};
   };
+  // The storage that a new job gets, when the node has any.
+  StatusOr<std::shared_ptr<persist::JobStorage>> MakeStorage(const Blueprint& blueprint);
   StatusOr<std::shared_ptr<Job>> MakeJob(Blueprint blueprint) const;
   Entry AdoptRecord(const persist::JobRecord& record);
   Status AwaitIdle(const std::string& name) LUWU_EXCLUDES(mutex_);

@@ -34,6 +34,7 @@ JobRegistry::Entry JobRegistry::AdoptRecord(const persist::JobRecord& record) {
     entry.spec = stored->spec;
     entry.lineage = stored->lineage;
     entry.memory_bytes_max = stored->memory_bytes;
+    entry.owner = stored->owner;
   } else {
     lose(MessageOf(stored.status()));
   }

@@ -43,7 +43,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::CreateOrJoin(grpc::CallbackServerConte
                                                        const v1::CreateOrJoinRequest* request,
                                                        v1::CreateOrJoinResponse* response) {
   const auto reply = DeferredReply::Create(context, services_.responder);
-  Status status = services_.responder.admission->Check();
+  Status status = Admit(services_, *context, *request);
   if (status.ok()) {
     status = CheckNodesFingerprint(services_, request->nodes_fingerprint(), "the client");
   }
@@ -52,17 +52,18 @@ grpc::ServerUnaryReactor* JobServiceImpl::CreateOrJoin(grpc::CallbackServerConte
     reply->Finish(spec.status());
     return reply.get();
   }
-  services_.jobs->CreateOrJoin(
-      *std::move(spec), request->epoch(), [reply, response](const StatusOr<JoinedJob>& joined) {
-        reply->Finish(joined.status(), [&] { FillJoined(*joined, response); });
-      });
+  services_.jobs->CreateOrJoin({*std::move(spec), request->epoch(), OwnerOf(services_, *context)},
+                               [reply, response](const StatusOr<JoinedJob>& joined) {
+                                 reply->Finish(joined.status(),
+                                               [&] { FillJoined(*joined, response); });
+                               });
   return reply.get();
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::Describe(grpc::CallbackServerContext* context,
                                                    const v1::DescribeJobRequest* request,
                                                    v1::DescribeJobResponse* response) {
-  return Reply(context, services_.responder, [&]() -> Status {
+  return Reply(context, services_, *request, [&]() -> Status {
     RETURN_IF_ERROR(CheckJobName(request->job()));
     ASSIGN_OR_RETURN(const DescribedJob job, services_.jobs->Describe(request->job()));
     if (!request->without_spec()) *response->mutable_spec() = rpc::ToProto(job.spec);
@@ -79,7 +80,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::Delete(grpc::CallbackServerContext* co
                                                  const v1::DeleteJobRequest* request,
                                                  v1::DeleteJobResponse*) {
   const auto reply = DeferredReply::Create(context, services_.responder);
-  Status status = services_.responder.admission->Check();
+  Status status = Admit(services_, *context, *request);
   if (status.ok()) status = CheckJobName(request->job());
   if (!status.ok()) {
     reply->Finish(status);
@@ -94,9 +95,9 @@ grpc::ServerUnaryReactor* JobServiceImpl::Delete(grpc::CallbackServerContext* co
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::ListNodes(grpc::CallbackServerContext* context,
-                                                    const v1::ListNodesRequest*,
+                                                    const v1::ListNodesRequest* request,
                                                     v1::ListNodesResponse* response) {
-  return Reply(context, services_.responder, [&]() -> Status {
+  return Reply(context, services_, *request, [&]() -> Status {
     for (const Node& node : services_.jobs->nodes()) *response->add_nodes() = rpc::ToProto(node);
     response->set_self(services_.jobs->self());
     response->set_nodes_fingerprint(services_.nodes_fingerprint);

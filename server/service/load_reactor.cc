@@ -37,6 +37,7 @@ void LoadReactor::OnReadDone(bool ok) {
 Status LoadReactor::Take(const v1::LoadRequest& request) {
   RETURN_IF_ERROR(services_.responder.admission->Check());
   if (loader_.session == nullptr) {
+    RETURN_IF_ERROR(Admit(services_, *context_, request));
     ASSIGN_OR_RETURN(loader_, FindLiveSession(services_, request.session_id()));
   } else if (request.session_id() != loader_.session->id()) {
     return Error(ErrorCode::kInvalidArgument,

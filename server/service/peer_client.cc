@@ -72,7 +72,8 @@ Status ResultOf(const Node& peer, const CallType& call, const grpc::Status& grpc
 
 class GrpcPeerClient final : public PeerClient {
  public:
-  GrpcPeerClient(std::vector<Node> nodes, uint32_t self, uint64_t fingerprint)
+  GrpcPeerClient(std::vector<Node> nodes, uint32_t self, uint64_t fingerprint,
+                 const rpc::Credentials& credentials)
       : nodes_(std::move(nodes)),
         self_(self),
         fingerprint_(fingerprint),
@@ -81,7 +82,7 @@ class GrpcPeerClient final : public PeerClient {
       stubs_.push_back(node == self
                            ? nullptr
                            : std::shared_ptr<v1::PeerService::Stub>(v1::PeerService::NewStub(
-                                 rpc::MakeChannel(nodes_[node].control_address))));
+                                 rpc::MakeChannel(nodes_[node].control_address, credentials))));
     }
   }
   ~GrpcPeerClient() override { Shutdown(); }
@@ -200,8 +201,9 @@ class GrpcPeerClient final : public PeerClient {
 }  // namespace
 
 std::unique_ptr<PeerClient> MakePeerClient(std::vector<Node> nodes, uint32_t self,
-                                           uint64_t nodes_fingerprint) {
-  return std::make_unique<GrpcPeerClient>(std::move(nodes), self, nodes_fingerprint);
+                                           uint64_t nodes_fingerprint,
+                                           const rpc::Credentials& credentials) {
+  return std::make_unique<GrpcPeerClient>(std::move(nodes), self, nodes_fingerprint, credentials);
 }
 
 }  // namespace luwu

@@ -16,6 +16,7 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/sync.h"
+#include "common/rpc/tls.h"
 #include "common/tensor/placement.h"
 #include "server/cluster/recovery_round.h"
 #include "server/service/job_registry.h"
@@ -68,7 +69,8 @@ class PeerClient {
 };
 
 std::unique_ptr<PeerClient> MakePeerClient(std::vector<Node> nodes, uint32_t self,
-                                           uint64_t nodes_fingerprint);
+                                           uint64_t nodes_fingerprint,
+                                           const rpc::Credentials& credentials = nullptr);
 
 // Runs `start(i, done)` for i below `count` and waits until each has called its `done`.
 template <typename Result, typename Start>

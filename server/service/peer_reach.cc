@@ -24,9 +24,10 @@ struct Call {
   grpc::Status status LUWU_GUARDED_BY(mutex);
 };
 
-std::shared_ptr<Call> Begin(const std::string& address, TimePoint deadline) {
+std::shared_ptr<Call> Begin(const std::string& address, TimePoint deadline,
+                            const rpc::Credentials& credentials) {
   auto call = std::make_shared<Call>();
-  call->stub = v1::JobService::NewStub(rpc::MakeChannel(address));
+  call->stub = v1::JobService::NewStub(rpc::MakeChannel(address, credentials));
   rpc::SetDeadline(&call->context, deadline);
   call->stub->async()->ListNodes(&call->context, &call->request, &call->response,
                                  [call](const grpc::Status& status) {
@@ -46,8 +47,8 @@ Status InPlainWords(const Status& status) {
   }
   if (!message.starts_with("failed to connect to all addresses")) return status;
   const size_t colon = message.rfind(": ");
-  return Error(ErrorCode::kUnavailable, "cannot connect{}",
-               colon == std::string::npos ? "" : message.substr(colon));
+  return Error(ErrorCode::kUnavailable, "cannot connect{}{}",
+               colon == std::string::npos ? "" : message.substr(colon), rpc::TlsHint(message));
 }
 
 // gRPC ends the call at its deadline, whatever the peer does.
@@ -66,7 +67,8 @@ StatusOr<std::string> AnswerOf(Call* call) {
 }  // namespace
 
 std::vector<doctor::PeerFacts> ReachPeers(const std::vector<Node>& nodes, uint32_t self,
-                                          uint64_t timeout_ms) {
+                                          uint64_t timeout_ms,
+                                          const rpc::Credentials& credentials) {
   const TimePoint deadline = DeadlineAfter(timeout_ms);
   std::vector<doctor::PeerFacts> peers;
   std::vector<std::shared_ptr<Call>> calls;
@@ -79,7 +81,7 @@ std::vector<doctor::PeerFacts> ReachPeers(const std::vector<Node>& nodes, uint32
                      .control_address = node.control_address,
                      .answered = Error(ErrorCode::kUnavailable, "not asked"),
                      .data_address = serves ? node.data_address : ""});
-    calls.push_back(Begin(node.control_address, deadline));
+    calls.push_back(Begin(node.control_address, deadline, credentials));
     if (!peers.back().data_address.empty()) addresses.push_back(node.data_address);
   }
   const std::vector<Status> reached = doctor::Reach(addresses, deadline);

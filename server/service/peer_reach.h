@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/rpc/tls.h"
 #include "common/tensor/placement.h"
 #include "server/service/doctor_checks.h"
 
@@ -12,6 +13,6 @@ namespace luwu {
 
 // One entry for each node but `self`, in list order.
 std::vector<doctor::PeerFacts> ReachPeers(const std::vector<Node>& nodes, uint32_t self,
-                                          uint64_t timeout_ms);
+                                          uint64_t timeout_ms, const rpc::Credentials& credentials);
 
 }  // namespace luwu

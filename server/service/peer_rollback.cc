@@ -96,7 +96,7 @@ grpc::ServerUnaryReactor* PeerServiceImpl::ListStoredPoints(
 grpc::ServerUnaryReactor* PeerServiceImpl::AskRecovery(grpc::CallbackServerContext* context,
                                                        const v1::AskRecoveryRequest* request,
                                                        v1::AskRecoveryResponse*) {
-  return Reply(context, services_.responder, [&]() -> Status {
+  return Reply(context, services_, *request, [&]() -> Status {
     RETURN_IF_ERROR(CheckPeer(*request));
     if (!services_.jobs->is_lead() || services_.recovery == nullptr) {
       return Error(ErrorCode::kUnsupported, "node {} is no lead with a data directory",

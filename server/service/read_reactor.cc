@@ -59,7 +59,7 @@ ReadReactor* ReadReactor::Start(const ServiceContext& services, ReadLimits* limi
                                 const v1::ReadRequest& request) {
   const auto reactor = std::make_shared<ReadReactor>(services, context, request);
   reactor->self_ = reactor;
-  Status status = services.responder.admission->Check();
+  Status status = Admit(services, *context, request);
   if (status.ok()) status = limits->Enter(reactor->peer_);
   if (!status.ok()) {
     reactor->End(status);

@@ -26,17 +26,6 @@ struct Responder {
   const Admission* admission = nullptr;
 };
 
-// Runs `body` (returning Status) when the daemon answers calls at all, and finishes the call.
-template <typename Body>
-grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context, const Responder& responder,
-                                Body&& body) {
-  Status status = responder.admission->Check();
-  if (status.ok()) status = std::forward<Body>(body)();
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(rpc::ToGrpc(context, status, responder.node));
-  return reactor;
-}
-
 // Finishes its call exactly once: with the answer, or when the client cancels or its deadline
 // passes, whichever is first. Whoever may answer holds a reference; the first Finish() wins.
 class DeferredReply final : public grpc::ServerUnaryReactor {

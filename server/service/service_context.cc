@@ -10,6 +10,17 @@ constexpr size_t kJobNameMax = 128;
 
 }  // namespace
 
+Status Admit(const ServiceContext& services, const grpc::ServerContextBase& context,
+             const google::protobuf::Message& request) {
+  RETURN_IF_ERROR(services.responder.admission->Check());
+  if (services.access == nullptr) return OkStatus();
+  return services.access->CheckJob(*context.auth_context(), request);
+}
+
+Owner OwnerOf(const ServiceContext& services, const grpc::ServerContextBase& context) {
+  return services.access == nullptr ? Owner() : services.access->OwnerOf(*context.auth_context());
+}
+
 StatusOr<SessionAndJob> FindLiveSession(const ServiceContext& services, uint64_t session_id) {
   SessionAndJob found;
   ASSIGN_OR_RETURN(found.session, services.sessions->Find(session_id));

@@ -5,11 +5,15 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "common/base/status.h"
+#include "common/rpc/tls.h"
 #include "common/transport/verbs/verbs_options.h"
+#include "server/service/access_gate.h"
 #include "server/service/checkpoint_maker.h"
 #include "server/service/job_registry.h"
+#include "server/service/quota_book.h"
 #include "server/service/recovery_driver.h"
 #include "server/service/reply.h"
 #include "server/service/status_snapshot.h"
@@ -20,6 +24,9 @@ namespace luwu {
 
 struct ServiceContext {
   Responder responder;
+  AccessGate* access = nullptr;            // null without [tls]: everybody may do everything
+  QuotaBook* quotas = nullptr;             // with it
+  rpc::Credentials credentials = nullptr;  // for calls to other daemons
   JobRegistry* jobs = nullptr;
   SessionTable* sessions = nullptr;
   WorkQueue* control_queue = nullptr;  // what takes long or gigabytes
@@ -35,6 +42,25 @@ struct ServiceContext {
   uint64_t nodes_fingerprint = 0;
   std::string boot_id;
 };
+
+// What every handler asks first: that the daemon answers calls at all, and that the caller may
+// touch the job that the request names. The caller's role was looked at before.
+Status Admit(const ServiceContext& services, const grpc::ServerContextBase& context,
+             const google::protobuf::Message& request);
+// Of an admitted caller; nobody without [tls].
+Owner OwnerOf(const ServiceContext& services, const grpc::ServerContextBase& context);
+
+// Runs `body` (returning Status) when the call is admitted, and finishes it.
+template <typename Request, typename Body>
+grpc::ServerUnaryReactor* Reply(grpc::CallbackServerContext* context,
+                                const ServiceContext& services, const Request& request,
+                                Body&& body) {
+  Status status = Admit(services, *context, request);
+  if (status.ok()) status = std::forward<Body>(body)();
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(rpc::ToGrpc(context, status, services.responder.node));
+  return reactor;
+}
 
 // A live session and its job.
 struct SessionAndJob {

@@ -15,6 +15,7 @@ struct OpenArguments {
   std::string job;
   uint64_t epoch = 0;
   WorkerIdentity identity;
+  Owner owner;
 };
 
 StatusOr<OpenArguments> CheckedArguments(const v1::OpenSessionRequest& request) {
@@ -45,6 +46,12 @@ StatusOr<OpenedSession> OpenSession(const ServiceContext& services,
   RETURN_IF_ERROR(services.responder.admission->Check());
   OpenedSession out;
   ASSIGN_OR_RETURN(out.job, services.jobs->Find(arguments.job, arguments.epoch));
+  std::shared_ptr<const QuotaBook::Claim> claim;
+  if (services.quotas != nullptr) {
+    const HeldRank rank = {arguments.job, arguments.identity.rank,
+                           out.job->spec().slots_per_worker};
+    ASSIGN_OR_RETURN(claim, services.quotas->BeginSession(arguments.owner, rank));
+  }
   ASSIGN_OR_RETURN(out.session, out.job->OpenSession(arguments.identity));
   out.current_step = out.job->current_step();
   return out;
@@ -107,11 +114,15 @@ grpc::ServerUnaryReactor* SessionServiceImpl::Open(grpc::CallbackServerContext* 
                                                    const v1::OpenSessionRequest* request,
                                                    v1::OpenSessionResponse* response) {
   const auto reply = DeferredReply::Create(context, services_.responder);
-  StatusOr<OpenArguments> arguments = CheckedArguments(*request);
+  const Status admitted = Admit(services_, *context, *request);
+  StatusOr<OpenArguments> arguments =
+      admitted.ok() ? CheckedArguments(*request) : StatusOr<OpenArguments>(admitted);
   if (!arguments.ok()) {
     reply->Finish(arguments.status());
     return reply.get();
   }
+  arguments->owner = OwnerOf(services_, *context);
+  arguments->identity.owner = arguments->owner.identity;
   const auto open = [this, reply, response, arguments = *std::move(arguments)] {
     if (reply->finished()) return;  // the client gave up before its turn came
     const StatusOr<OpenedSession> opened = OpenSession(services_, arguments);
@@ -135,7 +146,7 @@ grpc::ServerUnaryReactor* SessionServiceImpl::ExchangeRegions(
     grpc::CallbackServerContext* context, const v1::ExchangeRegionsRequest* request,
     v1::ExchangeRegionsResponse* response) {
   if (!request->verbs()) {
-    return Reply(context, services_.responder, [&]() -> Status {
+    return Reply(context, services_, *request, [&]() -> Status {
       ASSIGN_OR_RETURN(const Regions exposed, Exchange(services_, *request));
       FillRegions(exposed, response);
       return OkStatus();
@@ -143,6 +154,10 @@ grpc::ServerUnaryReactor* SessionServiceImpl::ExchangeRegions(
   }
   // Registering gigabytes takes seconds. The request is the call's, which may end before.
   const auto reply = DeferredReply::Create(context, services_.responder);
+  if (const Status status = Admit(services_, *context, *request); !status.ok()) {
+    reply->Finish(status);
+    return reply.get();
+  }
   PostOrRefuse(services_.control_queue, reply, services_, [this, reply, response, copy = *request] {
     if (reply->finished()) return;
     const StatusOr<Regions> exposed = Exchange(services_, copy);
@@ -154,7 +169,7 @@ grpc::ServerUnaryReactor* SessionServiceImpl::ExchangeRegions(
 grpc::ServerUnaryReactor* SessionServiceImpl::Heartbeat(grpc::CallbackServerContext* context,
                                                         const v1::HeartbeatRequest* request,
                                                         v1::HeartbeatResponse* response) {
-  return Reply(context, services_.responder, [&]() -> Status {
+  return Reply(context, services_, *request, [&]() -> Status {
     ASSIGN_OR_RETURN(const SessionAndJob found, FindLiveSession(services_, request->session_id()));
     RETURN_IF_ERROR(found.session->Renew());
     response->set_current_step(found.job->current_step());
@@ -166,6 +181,10 @@ grpc::ServerUnaryReactor* SessionServiceImpl::Close(grpc::CallbackServerContext*
                                                     const v1::CloseSessionRequest* request,
                                                     v1::CloseSessionResponse*) {
   const auto reply = DeferredReply::Create(context, services_.responder);
+  if (const Status status = Admit(services_, *context, *request); !status.ok()) {
+    reply->Finish(status);
+    return reply.get();
+  }
   PostOrRefuse(services_.control_queue, reply, services_,
                [this, reply, id = request->session_id()] {
                  // Also one that ended by a fault may be closed; one that is gone cannot.

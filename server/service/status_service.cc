@@ -1,5 +1,7 @@
 #include "server/service/status_service.h"
 
+#include <algorithm>
+
 namespace luwu {
 namespace {
 
@@ -127,6 +129,18 @@ void FillStorage(const persist::StorageSnapshot& storage, v1::StorageStatus* out
   out->mutable_damaged()->Add(storage.damaged.begin(), storage.damaged.end());
 }
 
+void FillIdentity(const IdentityUse& use, v1::IdentityStatus* out) {
+  out->set_identity(use.identity);
+  out->set_role(std::string(RoleName(use.role)));
+  out->set_sessions(use.sessions);
+  out->set_sessions_max(use.quota.sessions);
+  out->set_slots(use.slots);
+  out->set_slots_max(use.quota.slots);
+  out->set_jobs(use.owned.jobs);
+  out->set_memory_bytes(use.owned.memory_bytes);
+  out->set_memory_bytes_max(use.quota.memory_bytes);
+}
+
 void FillStatus(const DaemonSnapshot& snapshot, v1::DaemonStatus* out) {
   out->set_node(snapshot.node);
   out->set_version(snapshot.version);
@@ -148,6 +162,22 @@ void FillStatus(const DaemonSnapshot& snapshot, v1::DaemonStatus* out) {
   if (snapshot.storage) FillStorage(*snapshot.storage, out->mutable_storage());
   out->set_update_threads(snapshot.update_threads);
   out->set_kernel(snapshot.kernel);
+  for (const IdentityUse& use : snapshot.identities) FillIdentity(use, out->add_identities());
+}
+
+// Takes out what is about jobs that the caller may not touch.
+void Restrict(const AccessGate& gate, const grpc::AuthContext& caller, DaemonSnapshot* snapshot) {
+  const auto hidden = [&](const std::string& job) { return !gate.MaySee(caller, job); };
+  std::erase_if(snapshot->jobs, [&](const JobSnapshot& job) { return hidden(job.name); });
+  std::erase_if(snapshot->absent_jobs, [&](const AbsentJob& job) { return hidden(job.name); });
+  std::erase_if(snapshot->checks,
+                [&](const StatusCheck& check) { return !check.job.empty() && hidden(check.job); });
+  std::erase_if(snapshot->identities,
+                [&](const IdentityUse& use) { return !gate.MaySeeUse(caller, use.identity); });
+  snapshot->overall = Severity::kOk;
+  for (const StatusCheck& check : snapshot->checks) {
+    snapshot->overall = std::max(snapshot->overall, check.severity);
+  }
 }
 
 }  // namespace
@@ -156,7 +186,11 @@ grpc::ServerUnaryReactor* StatusServiceImpl::GetStatus(grpc::CallbackServerConte
                                                        const v1::GetStatusRequest*,
                                                        v1::GetStatusResponse* response) {
   v1::DaemonStatus* const status = response->mutable_status();
-  FillStatus(services_.status->Collect(), status);
+  DaemonSnapshot snapshot = services_.status->Collect();
+  if (services_.access != nullptr) {
+    Restrict(*services_.access, *context->auth_context(), &snapshot);
+  }
+  FillStatus(snapshot, status);
   for (v1::JobStatus& job : *status->mutable_jobs()) {
     job.set_stored_bytes(services_.jobs->StoredBytes(job.name()));
   }

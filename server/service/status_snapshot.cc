@@ -53,7 +53,8 @@ void CheckWorkers(const JobSnapshot& job, std::vector<StatusCheck>* checks) {
          fmt::format("job {}: rank {} ({} pid {}) sends no heartbeat; its lease has expired",
                      job.name, worker.rank, worker.host, worker.pid),
          fmt::format("restart rank {}; it takes its place in step {} and the others go on",
-                     worker.rank, job.current_step)});
+                     worker.rank, job.current_step),
+         job.name});
   }
 }
 
@@ -65,11 +66,13 @@ void CheckAbsent(const std::vector<AbsentJob>& jobs, std::vector<StatusCheck>* c
            fmt::format("restore a checkpoint (luwuctl checkpoint list {0}), delete it "
                        "(luwuctl delete {0}), or cure the cause and restart the "
                        "daemon that has it",
-                       job.name)});
+                       job.name),
+           job.name});
     } else {
       checks->push_back({"JOB_RECOVERING", Severity::kWarn,
                          fmt::format("job {} is recovering: {}", job.name, job.detail),
-                         "start every daemon of the cluster; workers wait or open it again"});
+                         "start every daemon of the cluster; workers wait or open it again",
+                         job.name});
     }
   }
 }
@@ -132,14 +135,16 @@ std::vector<StatusCheck> StatusCollector::Judge(const DaemonSnapshot& snapshot) 
                         fmt::format("job {} failed in step {} and accepts no further step: {}",
                                     job.name, job.current_step, job.failure),
                         "go back to a checkpoint if there is one; else read the masters if you "
-                        "need them, delete the job, and start a new one"});
+                        "need them, delete the job, and start a new one",
+                        job.name});
     }
     CheckWorkers(job, &checks);
     if (const uint64_t stalled_ms = StalledMs(job); stalled_ms > 0) {
       checks.push_back({"STEP_STALLED", Severity::kWarn,
                         fmt::format("job {}: step {} is open and nothing has arrived for {:.1f} s",
                                     job.name, job.current_step, double(stalled_ms) / 1000),
-                        "look for a worker whose last_step is behind or that holds all its slots"});
+                        "look for a worker whose last_step is behind or that holds all its slots",
+                        job.name});
     }
   }
   CheckAbsent(snapshot.absent_jobs, &checks);
@@ -168,6 +173,7 @@ DaemonSnapshot StatusCollector::Collect() const {
   if (sources_.absent_jobs) snapshot.absent_jobs = sources_.absent_jobs();
   if (sources_.storage) snapshot.storage = sources_.storage();
   snapshot.memory_used_bytes = sources_.memory_used_bytes();
+  if (sources_.identities) snapshot.identities = sources_.identities();
   snapshot.checks = Judge(snapshot);
   FillSince(&snapshot);
   for (const StatusCheck& check : snapshot.checks) {

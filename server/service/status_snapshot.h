@@ -20,6 +20,7 @@
 #include "common/base/clock.h"
 #include "common/base/sync.h"
 #include "server/persist/node_storage.h"
+#include "server/service/identity_use.h"
 #include "server/service/job_registry.h"
 #include "server/step/job.h"
 
@@ -32,6 +33,7 @@ struct StatusCheck {
   Severity severity = Severity::kOk;
   std::string summary;         // what, with its names and numbers
   std::string hint;            // what to do about it
+  std::string job = {};        // that it is about; empty: none
   uint64_t since_unix_ms = 0;  // when it was first seen
 };
 
@@ -69,6 +71,7 @@ struct DaemonSnapshot {
   std::optional<persist::StorageSnapshot> storage;
   uint32_t update_threads = 0;
   std::string kernel;
+  std::vector<IdentityUse> identities;  // empty without [tls]
 };
 
 class StatusCollector {
@@ -79,8 +82,9 @@ class StatusCollector {
     std::function<std::vector<AbsentJob>()> absent_jobs = nullptr;
     std::function<persist::StorageSnapshot()> storage = nullptr;  // null without a data directory
     std::function<uint64_t()> memory_used_bytes;
-    uint32_t storage_warn_percent = 85;  // of its budget
-    uint32_t lease_ms = 0;               // how long an open step may show no progress
+    std::function<std::vector<IdentityUse>()> identities = nullptr;  // null without [tls]
+    uint32_t storage_warn_percent = 85;                              // of its budget
+    uint32_t lease_ms = 0;  // how long an open step may show no progress
     const Clock* clock = nullptr;
     std::function<uint64_t()> unix_ms = nullptr;  // null: that of the host
   };

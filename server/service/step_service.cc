@@ -23,7 +23,7 @@ std::vector<HyperParameters> GroupsOf(const v1::BeginStepRequest& request) {
 grpc::ServerUnaryReactor* StepServiceImpl::Begin(grpc::CallbackServerContext* context,
                                                  const v1::BeginStepRequest* request,
                                                  v1::BeginStepResponse* response) {
-  return Reply(context, services_.responder, [&]() -> Status {
+  return Reply(context, services_, *request, [&]() -> Status {
     ASSIGN_OR_RETURN(const SessionAndJob found, FindLiveSession(services_, request->session_id()));
     ASSIGN_OR_RETURN(const BegunStep begun,
                      found.job->BeginStep(*found.session, request->step(), GroupsOf(*request)));
@@ -36,7 +36,7 @@ grpc::ServerUnaryReactor* StepServiceImpl::Commit(grpc::CallbackServerContext* c
                                                   const v1::CommitRequest* request,
                                                   v1::CommitResponse* response) {
   const auto reply = DeferredReply::Create(context, services_.responder);
-  Status status = services_.responder.admission->Check();
+  const Status status = Admit(services_, *context, *request);
   StatusOr<SessionAndJob> found = status.ok() ? FindLiveSession(services_, request->session_id())
                                               : StatusOr<SessionAndJob>(status);
   if (!found.ok()) {

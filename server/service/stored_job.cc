@@ -10,6 +10,7 @@ std::string SerializeStoredJob(const StoredJob& job) {
   *proto.mutable_spec() = rpc::ToProto(job.spec);
   proto.set_lineage(job.lineage);
   proto.set_memory_bytes(job.memory_bytes);
+  proto.set_owner(job.owner);
   return proto.SerializeAsString();
 }
 
@@ -23,6 +24,7 @@ StatusOr<StoredJob> ParseStoredJob(const std::string& bytes) {
   RETURN_IF_ERROR(ValidateJobSpec(job.spec));
   job.lineage = proto.lineage();
   job.memory_bytes = proto.memory_bytes();
+  job.owner = proto.owner();
   return job;
 }
 

@@ -16,6 +16,7 @@ struct StoredJob {
   JobSpec spec;
   uint64_t lineage = 0;
   uint64_t memory_bytes = 0;  // that it took
+  std::string owner = {};     // the identity that has created it
 };
 
 std::string SerializeStoredJob(const StoredJob& job);

@@ -13,7 +13,7 @@ grpc::ServerUnaryReactor* TensorServiceImpl::FinishLoad(grpc::CallbackServerCont
                                                         const v1::FinishLoadRequest* request,
                                                         v1::FinishLoadResponse*) {
   const auto reply = DeferredReply::Create(context, services_.responder);
-  const Status status = services_.responder.admission->Check();
+  const Status status = Admit(services_, *context, *request);
   StatusOr<SessionAndJob> found = status.ok() ? FindLiveSession(services_, request->session_id())
                                               : StatusOr<SessionAndJob>(status);
   if (!found.ok()) {

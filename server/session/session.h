@@ -44,6 +44,7 @@ class SlotSink {
 struct SessionOptions {
   uint64_t id = 0;
   WorkerIdentity identity;
+  std::string job_name = {};
   std::weak_ptr<Job> job;
   SlotSink* sink = nullptr;  // outlives the session's link: the job closes it first
   const Clock* clock = nullptr;
@@ -62,6 +63,8 @@ class Session final : public transport::LinkEvents {
   uint64_t id() const { return options_.id; }
   const Secret& secret() const { return secret_; }
   const WorkerIdentity& identity() const { return options_.identity; }
+  const std::string& job_name() const { return options_.job_name; }
+  uint32_t slots() const { return options_.board.slots; }
   // Null once the job has been deleted.
   std::shared_ptr<Job> job() const { return options_.job.lock(); }
 

@@ -55,6 +55,18 @@ StatusOr<std::shared_ptr<Session>> SessionTable::Find(uint64_t session_id) const
   return found->second;
 }
 
+std::vector<HeldRank> SessionTable::HeldBy(const std::string& owner) const {
+  MutexLock lock(mutex_);
+  std::vector<HeldRank> held;
+  for (const auto& [id, session] : sessions_) {
+    const WorkerIdentity& worker = session->identity();
+    if (worker.owner == owner) {
+      held.push_back({session->job_name(), worker.rank, session->slots()});
+    }
+  }
+  return held;
+}
+
 StatusOr<transport::SessionTerms> SessionTable::Lookup(uint64_t session_id) {
   ASSIGN_OR_RETURN(const std::shared_ptr<Session> session, Find(session_id));
   return session->Terms();

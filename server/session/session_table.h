@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -15,6 +16,13 @@
 
 namespace luwu {
 
+// A rank of a job that somebody holds on this node, and what goes with it.
+struct HeldRank {
+  std::string job;
+  uint32_t rank = 0;
+  uint32_t slots = 0;
+};
+
 class SessionTable final : public transport::SessionAuthority {
  public:
   void Insert(const std::shared_ptr<Session>& session);
@@ -22,6 +30,8 @@ class SessionTable final : public transport::SessionAuthority {
   void Erase(uint64_t session_id);
   // Why a session ended that was erased; kFenced when nobody knows any more, or it never was.
   StatusOr<std::shared_ptr<Session>> Find(uint64_t session_id) const;
+  // By the sessions of this owner (WorkerIdentity::owner).
+  std::vector<HeldRank> HeldBy(const std::string& owner) const;
 
   // transport::SessionAuthority, on the progress thread.
   StatusOr<transport::SessionTerms> Lookup(uint64_t session_id) override;

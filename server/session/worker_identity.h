@@ -1,4 +1,4 @@
-// What a worker says of itself when it opens a session.
+// What a worker says of itself when it opens a session, and what is known of it.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,8 @@ struct WorkerIdentity {
   uint64_t restart_count = 0;
   std::string host;
   uint32_t pid = 0;
+  // The identity of [[access]] that its certificate shows, not what it says; empty: none is asked.
+  std::string owner = {};
 };
 
 // "rank 1 (host gpu-7, pid 4242)".

@@ -85,13 +85,18 @@ class Job {
   static StatusOr<std::shared_ptr<Job>> Create(JobOptions options, const Environment& environment,
                                                std::unique_ptr<StepReporter> reporter);
   // What the job will take of memory, and at most of disk (checkpoints not counted), with the
-  // memory that is free now and a storage. Zeros when it will be refused.
+  // memory that is free now. Zeros when it will be refused; the last is the least that can do.
   struct Needs {
     uint64_t memory_bytes = 0;
     uint64_t stored_bytes = 0;
+    uint64_t memory_bytes_least = 0;
+  };
+  struct Room {
+    uint64_t memory_bytes_max = 0;  // 0: what the node has
+    bool has_storage = true;        // without it all is in memory, whether it fits or not
   };
   static Needs NeedsOf(const JobSpec& spec, const std::vector<Node>& nodes, uint32_t self,
-                       const Environment& environment);
+                       const Environment& environment, const Room& room);
   // Call Shutdown and Drain first. Not on the data plane's progress thread.
   virtual ~Job() = default;
 

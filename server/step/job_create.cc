@@ -133,15 +133,18 @@ Status CheckStorage(const JobOptions& options) {
 }  // namespace
 
 Job::Needs Job::NeedsOf(const JobSpec& spec, const std::vector<Node>& nodes, uint32_t self,
-                        const Environment& environment) {
-  const std::optional<MemoryPlan> plan =
-      PlanMemory(spec, Placement(nodes, spec), self,
-                 {.bytes = MemoryLimit(*environment.budget, {spec.memory_bytes}),
-                  .threads = environment.pool->threads(),
-                  .can_spill = true});
-  if (!plan) return {};
+                        const Environment& environment, const Room& room) {
+  const Placement placement(nodes, spec);
+  const uint64_t least = LeastMemoryPlan(spec, placement, self, room.has_storage).footprint.total();
+  const std::optional<MemoryPlan> plan = PlanMemory(
+      spec, placement, self,
+      {.bytes = MemoryLimit(*environment.budget, {spec.memory_bytes, room.memory_bytes_max}),
+       .threads = environment.pool->threads(),
+       .can_spill = room.has_storage});
+  if (!plan) return {.memory_bytes_least = least};
   return {.memory_bytes = plan->footprint.total(),
-          .stored_bytes = StoredBytesMax(spec, plan->map, plan->residency)};
+          .stored_bytes = StoredBytesMax(spec, plan->map, plan->residency),
+          .memory_bytes_least = least};
 }
 
 StatusOr<std::shared_ptr<Job>> Job::Create(JobOptions options, const Environment& environment,

@@ -141,6 +141,7 @@ StatusOr<std::shared_ptr<Session>> JobImpl::SeatSession(const WorkerIdentity& id
   SessionOptions options;
   while (options.id == 0) options.id = RandomU64();
   options.identity = identity;
+  options.job_name = spec().name;
   options.job = weak_from_this();
   options.sink = this;
   options.clock = env_.clock;

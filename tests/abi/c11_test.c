@@ -30,11 +30,12 @@ OFFSET(luwu_job_spec, memory_bytes, 160);
 SIZE(luwu_hyper, 80);
 OFFSET(luwu_hyper, dampening, 56);
 OFFSET(luwu_hyper, lr_decay, 64);
-SIZE(luwu_open_options, 72);
+SIZE(luwu_open_options, 96);
 OFFSET(luwu_open_options, restart_count, 24);
 OFFSET(luwu_open_options, fault_plan, 48);
 OFFSET(luwu_open_options, must_train, 60); /* was reserved, and 0 */
 OFFSET(luwu_open_options, rdma, 64);       /* the first field that 64 bytes do not have */
+OFFSET(luwu_open_options, tls_ca, 72);     /* the first field that 72 bytes do not have */
 SIZE(luwu_session_info, 72);
 OFFSET(luwu_session_info, operations, 52);
 OFFSET(luwu_session_info, loss_scale, 56);

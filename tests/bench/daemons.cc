@@ -113,8 +113,8 @@ StatusOr<Daemons> Daemons::Run(const DaemonOptions& options) {
     RETURN_IF_ERROR(daemons.StartOne(options, i, node_list));
   }
   daemons.no_signals_ = std::make_unique<cli::StopSignals>();
-  daemons.cluster_ =
-      std::make_unique<cli::Cluster>(endpoints, kStatusTimeoutMs, daemons.no_signals_.get());
+  daemons.cluster_ = std::make_unique<cli::Cluster>(endpoints, rpc::Credentials(), kStatusTimeoutMs,
+                                                    daemons.no_signals_.get());
   return StatusOr<Daemons>(std::move(daemons));
 }
 

@@ -255,6 +255,13 @@ typedef struct luwu_open_options {
   /* How to use RDMA: "device=mlx5_0 port=1 gid_index=3 mtu=4096 mode=event" (or busy); each word
    * may be left out. NULL or "": all of it is chosen. */
   const char* rdma;
+  /* Paths of PEM files, for daemons with [tls]: the CA of their certificates; this program's own
+   * certificate, which says who it is; the key of that one. All three, or all NULL: those that the
+   * environment names (LUWU_TLS_CA, LUWU_TLS_CERTIFICATE, LUWU_TLS_KEY), or plain text when it
+   * names none. Renewed files are read again for new connections, once a minute. */
+  const char* tls_ca;
+  const char* tls_certificate;
+  const char* tls_key;
 } luwu_open_options;
 
 /* Creates or joins the job on every node, opens a session on each, links the data plane, and starts
@@ -289,11 +296,12 @@ LUWU_API int32_t luwu_session_get_info(luwu_session session, luwu_session_info* 
 /* ---- job ------------------------------------------------------------------------------------- */
 
 /* Deletes `job` on every daemon of the cluster and frees its memory; needs no session. `endpoints`
- * as in luwu_open_options. Without `force` (0 or 1) a job with open sessions is refused
- * (LUWU_E_STATE) and left as it is; with it their calls end with LUWU_E_STALE_EPOCH. A daemon
- * without the job is no error as long as another had it, so an interrupted deletion can be
- * repeated; when none has it: LUWU_E_NOT_FOUND. Other errors name the daemons that kept it. The
- * timeout (0: 30000) includes waiting for a daemon that does not answer. */
+ * as in luwu_open_options; TLS as the environment says. Without `force` (0 or 1) a job with open
+ * sessions is refused (LUWU_E_STATE) and left as it is; with it their calls end with
+ * LUWU_E_STALE_EPOCH. A daemon without the job is no error as long as another had it, so an
+ * interrupted deletion can be repeated; when none has it: LUWU_E_NOT_FOUND. Other errors name the
+ * daemons that kept it. The timeout (0: 30000) includes waiting for a daemon that does not answer.
+ */
 LUWU_API int32_t luwu_job_delete(const char* endpoints, const char* job, uint32_t force,
                                  uint32_t timeout_ms);
 

@@ -131,6 +131,7 @@ struct Options {
   uint32_t node_timeout_ms = 0;
   bool must_train = false;
   std::string rdma = {};
+  std::string tls_ca = {}, tls_certificate = {}, tls_key = {};  // PEM files; luwu.h
   std::string fault_plan = {};
 };
 
@@ -151,7 +152,10 @@ class Session {
     open.timeout_ms = options.timeout_ms;
     open.node_timeout_ms = options.node_timeout_ms;
     open.must_train = options.must_train ? 1 : 0;
-    open.rdma = options.rdma.empty() ? nullptr : options.rdma.c_str();
+    open.rdma = options.rdma.c_str();  // as the paths: empty is none
+    open.tls_ca = options.tls_ca.c_str();
+    open.tls_certificate = options.tls_certificate.c_str();
+    open.tls_key = options.tls_key.c_str();
     open.fault_plan = options.fault_plan.empty() ? nullptr : options.fault_plan.c_str();
     check(luwu_session_open(&open, &handle_));
   }

@@ -86,7 +86,8 @@ class COpenOptions(Sized):
         ("job", POINTER(CJobSpec)), ("restart_count", c_uint64), ("transport", c_int32),
         ("tcp_connections", c_uint32), ("verify_served_crc", c_uint32), ("timeout_ms", c_uint32),
         ("fault_plan", c_char_p), ("node_timeout_ms", c_uint32), ("must_train", c_uint32),
-        ("rdma", c_char_p),
+        ("rdma", c_char_p), ("tls_ca", c_char_p), ("tls_certificate", c_char_p),
+        ("tls_key", c_char_p),
     ]
 
 

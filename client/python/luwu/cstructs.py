@@ -34,6 +34,17 @@ def text(value: str, what: str) -> bytes:
     return value.encode()
 
 
+def optional_text(value: str | None, what: str) -> bytes | None:
+    """None is NULL."""
+    return None if value is None else text(value, what)
+
+
+def choice(what: str, value: str, choices: dict[str, int]) -> int:
+    if value not in choices:
+        raise ArgumentError(f"{what} {value!r} is not one of {', '.join(choices)}")
+    return choices[value]
+
+
 def _c_tensor(tensor: TensorSpec) -> _ffi.CTensorSpec:
     what = f"tensor {tensor.name!r}"
     shape = [fits(size, 64, f"{what}: a dimension") for size in tensor.shape]

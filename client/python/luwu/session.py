@@ -17,7 +17,7 @@ import numpy as np
 
 from luwu import _ffi, buffers, errors
 from luwu.buffers import Segments
-from luwu.cstructs import c_hyper, c_job, fits, text
+from luwu.cstructs import c_hyper, c_job, choice, fits, optional_text, text
 from luwu.devices import DeviceInfo, read_device_info
 from luwu.operations import Operation, milliseconds
 from luwu.optimizers import HyperParameters
@@ -122,6 +122,8 @@ class Session:
     defaults to ``$TORCHELASTIC_RESTART_COUNT``; a higher one fences an earlier holder of the rank.
     ``transport``: "auto" (shm for a daemon on this host, else RDMA where both ends can, else
     tcp), "shm", "tcp" or "verbs" (RDMA); ``rdma`` says how: "device=mlx5_0 gid_index=3" (luwu.h).
+    ``tls_ca``, ``tls_certificate``, ``tls_key``: PEM files for daemons with ``[tls]``, all three;
+    default: ``$LUWU_TLS_CA``, ``$LUWU_TLS_CERTIFICATE``, ``$LUWU_TLS_KEY``, else plain text.
     ``verify``: payload checksums of fetches, "tcp" (of tcp fetches only), "always" or "never".
 
     Layers are named by index or by name. Offsets and counts are elements; timeouts are seconds and
@@ -134,7 +136,8 @@ class Session:
                  restart_count: int | None = None, transport: str = "auto",
                  tcp_connections: int = 0, verify: str = "tcp", timeout_s: float = 30.0,
                  node_timeout_s: float = 5.0, rdma: str | None = None,
-                 fault_plan: str | None = None) -> None:
+                 tls_ca: str | None = None, tls_certificate: str | None = None,
+                 tls_key: str | None = None, fault_plan: str | None = None) -> None:
         restart_count = resolved_restart_count(restart_count)
         if not isinstance(endpoints, str):
             endpoints = ",".join(endpoints)
@@ -142,12 +145,14 @@ class Session:
             rank=fits(rank, 32, "rank"), endpoints=text(endpoints, "endpoints"),
             job=ctypes.pointer(c_job(job)),
             restart_count=fits(restart_count, 64, "restart_count"),
-            transport=_choice("transport", transport, _TRANSPORTS),
+            transport=choice("transport", transport, _TRANSPORTS),
             tcp_connections=fits(tcp_connections, 32, "tcp_connections"),
-            verify_served_crc=_choice("verify", verify, _VERIFY),
+            verify_served_crc=choice("verify", verify, _VERIFY),
             timeout_ms=milliseconds(timeout_s), node_timeout_ms=milliseconds(node_timeout_s),
-            rdma=text(rdma, "rdma") if rdma is not None else None,
-            fault_plan=text(fault_plan, "fault_plan") if fault_plan is not None else None)
+            rdma=optional_text(rdma, "rdma"), tls_ca=optional_text(tls_ca, "tls_ca"),
+            tls_certificate=optional_text(tls_certificate, "tls_certificate"),
+            tls_key=optional_text(tls_key, "tls_key"),
+            fault_plan=optional_text(fault_plan, "fault_plan"))
         self.job = job
         self.rank = rank
         self._options = options
@@ -266,7 +271,7 @@ class Session:
             count = self.job.layers[index].elements - offset
         values = np.empty(fits(count, 48, "count"), np.float32)
         pointer, _ = _float_pointer(values)
-        self._call("luwu_read", index, _choice("quantity", quantity, _QUANTITIES),
+        self._call("luwu_read", index, choice("quantity", quantity, _QUANTITIES),
                    _u64(offset, "offset"), pointer, _u64(count, "count"), milliseconds(timeout_s))
         return values
 
@@ -483,12 +488,6 @@ def _u64(value: int, what: str) -> c_uint64:
 
 def _flags(close: bool) -> int:
     return _ffi.PUSH_CLOSE if close else 0
-
-
-def _choice(what: str, value: str, choices: dict[str, int]) -> int:
-    if value not in choices:
-        raise errors.ArgumentError(f"{what} {value!r} is not one of {', '.join(choices)}")
-    return choices[value]
 
 
 def _float_pointer(values: np.ndarray) -> tuple[Any, int]:

@@ -42,3 +42,6 @@ class Settings:
     durability: str = "memory"
     memory_bytes: int = 0
     resume_timeout_s: float = 300.0
+    tls_ca: str | None = None
+    tls_certificate: str | None = None
+    tls_key: str | None = None

@@ -43,6 +43,12 @@ DaemonSnapshot FullSnapshot() {
   job.workers[0].lease_left_ms = 1500;
   job.workers[1].rank = 1;
   node.jobs.push_back(job);
+  node.identities.push_back({.identity = "spiffe://x/a",
+                             .role = Role::kTrainer,
+                             .sessions = 1,
+                             .slots = 4,
+                             .owned = {.jobs = 2, .memory_bytes = 77},
+                             .quota = {.sessions = 8, .slots = 32, .memory_bytes = 99}});
   return node;
 }
 
@@ -51,9 +57,9 @@ TEST(MetricList, NamesFollowTheConventions) {
   // Base units only, and no unit that is spelt in another way.
   const std::regex foreign(".*_(ms|us|ns|milliseconds|minutes|hours|kib|mib|gib|percent)(_.*)?");
   const std::set<std::string_view> label_names = {
-      "node",       "version",   "kernel", "check", "severity", "state",           "engine",
-      "job_name",   "optimizer", "part",   "tier",  "rank",     "state_precision", "update_mode",
-      "durability", "outcome"};
+      "node",       "version",   "kernel",  "check", "severity", "state",           "engine",
+      "job_name",   "optimizer", "part",    "tier",  "rank",     "state_precision", "update_mode",
+      "durability", "outcome",   "identity"};
   std::set<std::string_view> names;
   for (const Metric& metric : AllMetrics()) {
     const std::string name(metric.name);
@@ -78,9 +84,9 @@ TEST(MetricList, EveryMetricHasASampleWithItsLabels) {
 TEST(MetricList, ShowsNothingOfWhatIsNotThere) {
   const DaemonSnapshot empty;
   for (const Metric& metric : AllMetrics()) {
-    const bool absent = metric.name.starts_with("luwu_storage_") ||
-                        metric.name.starts_with("luwu_job_") ||
-                        metric.name.starts_with("luwu_worker_");
+    const bool absent =
+        metric.name.starts_with("luwu_storage_") || metric.name.starts_with("luwu_job_") ||
+        metric.name.starts_with("luwu_worker_") || metric.name.starts_with("luwu_identity_");
     EXPECT_EQ(Read(metric.name, empty).empty(), absent) << metric.name;
   }
   DaemonSnapshot node = FullSnapshot();
@@ -114,6 +120,20 @@ TEST(MetricList, CountsJobsInEveryState) {
       {"loading", 0}, {"training", 1}, {"failed", 1}, {"recovering", 1}, {"lost", 1}};
   EXPECT_EQ(Read("luwu_jobs", node), expected);
   EXPECT_EQ(Read("luwu_job_failed", node), (std::map<std::string, double>{{"gpt", 0}, {"bad", 1}}));
+}
+
+TEST(MetricList, ShowsLimitsOfIdentitiesOnlyWhereThereAreSome) {
+  DaemonSnapshot node = FullSnapshot();
+  node.identities.push_back({.identity = "free", .role = Role::kOperator});
+  const std::map<std::string, double> sessions = {{"spiffe://x/a", 1}, {"free", 0}};
+  EXPECT_EQ(Read("luwu_identity_sessions", node), sessions);
+  const auto only = [](double value) {
+    return std::map<std::string, double>{{"spiffe://x/a", value}};
+  };
+  EXPECT_EQ(Read("luwu_identity_sessions_max", node), only(8));
+  EXPECT_EQ(Read("luwu_identity_slots_max", node), only(32));
+  EXPECT_EQ(Read("luwu_identity_memory_max_bytes", node), only(99));
+  EXPECT_EQ(Read("luwu_identity_memory_bytes", node).at("spiffe://x/a"), 77);
 }
 
 TEST(MetricList, TellsHowManyStepsACrashWouldUndo) {

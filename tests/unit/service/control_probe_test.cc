@@ -50,5 +50,24 @@ TEST_F(ControlProbeTest, APortThatGreetsIsAlive) {
   }
 }
 
+TEST_F(ControlProbeTest, APortThatWaitsForTheClientIsSpokenTo) {
+  ControlProbe probe(address_, "hello");
+  for (int beat = 0; beat < 10; ++beat) {
+    EXPECT_FALSE(probe.IsDead());
+    const UniqueFd peer(::accept(listener_.get(), nullptr, nullptr));
+    char heard[5] = {};
+    EXPECT_EQ(::recv(peer.get(), heard, sizeof(heard), MSG_WAITALL), 5);
+    EXPECT_EQ(std::string(heard, sizeof(heard)), "hello");
+    EXPECT_EQ(::send(peer.get(), "hi", 2, 0), 2);
+  }
+}
+
+TEST_F(ControlProbeTest, WhoDoesNotAnswerAHelloIsDeadToo) {
+  ControlProbe probe(address_, "hello");
+  for (uint32_t beat = 0; beat < ControlProbe::kSilentBeatsMax; ++beat)
+    EXPECT_FALSE(probe.IsDead());
+  EXPECT_TRUE(probe.IsDead());
+}
+
 }  // namespace
 }  // namespace luwu

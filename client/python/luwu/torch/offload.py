@@ -126,6 +126,7 @@ def _open(endpoints: str | Sequence[str], spec: JobSpec, rank: int, settings: Se
     progress = _Progress(spec.name, settings.open_timeout_s)
     return wait(lambda left_s: Session(
         endpoints, spec, rank, restart_count=settings.restart_count, transport=settings.transport,
+        tls_ca=settings.tls_ca, tls_certificate=settings.tls_certificate, tls_key=settings.tls_key,
         verify=settings.verify, timeout_s=left_s), settings.open_timeout_s, progress.tell)
 
 
