@@ -60,9 +60,10 @@ std::string ReadBootId() {
   return id;
 }
 
-// By the address that clients dial, as it is written.
+// By the address that clients dial, as it is written; "127.example.org" is a name like any other.
 bool IsLoopback(const std::string& address) {
-  return address.starts_with("127.") || address.starts_with("localhost:") ||
+  const bool number = address.find_first_not_of("0123456789.:") == std::string::npos;
+  return (number && address.starts_with("127.")) || address.starts_with("localhost:") ||
          address.starts_with("[::1]:");
 }
 
