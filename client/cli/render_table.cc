@@ -167,7 +167,7 @@ std::string JobTotalsTable(const std::vector<NodeStatus>& nodes) {
     return std::any_of(nodes.begin(), nodes.end(), answers) ? "\nNo jobs.\n" : "";
   }
   Table table({"JOB", "STATE", "OPTIMIZER", "UPDATES", ">STEP", "LAST", ">SKIPPED", ">CLIPPED",
-               ">NORM", ">SCALE", ">WORKERS", ">PARAMS", ">STATE SIZE", ">SERVED", ">INBOX",
+               ">NORM", ">SCALE", ">WORKERS", ">PARAMS", ">STATE IN MEMORY", ">SERVED", ">INBOX",
                ">PUSHED"});
   for (const auto& [name, job] : jobs) {
     table.AddRow({name, fmt::format("{}", fmt::join(job.states, "/")), job.optimizer,
@@ -239,10 +239,28 @@ std::string StatusTables(const std::vector<NodeStatus>& nodes) {
 }
 
 std::string JobTables(const std::vector<NodeStatus>& nodes) {
-  Table jobs({"JOB",         "NODE",     "STATE",     "OPTIMIZER", "UPDATES",   ">STEP",
-              "LAST",        ">SKIPPED", ">CLIPPED",  ">NORM",     ">SCALE",    ">PARAMS",
-              ">STATE SIZE", ">HELD",    ">SERVED",   ">INBOX",    ">OVERFLOW", ">SHARDS DONE",
-              ">PARAMS/S",   ">REPEATS", ">REJECTED", ">PARKED"});
+  Table jobs({"JOB",
+              "NODE",
+              "STATE",
+              "OPTIMIZER",
+              "UPDATES",
+              ">STEP",
+              "LAST",
+              ">SKIPPED",
+              ">CLIPPED",
+              ">NORM",
+              ">SCALE",
+              ">PARAMS",
+              ">STATE IN MEMORY",
+              ">HELD",
+              ">SERVED",
+              ">INBOX",
+              ">OVERFLOW",
+              ">SHARDS DONE",
+              ">PARAMS/S",
+              ">REPEATS",
+              ">REJECTED",
+              ">PARKED"});
   Table workers({"JOB", ">RANK", "NODE", "HOST", ">PID", ">RESTARTS", "LINK", ">LEASE", ">STEP",
                  ">FETCHED", ">PUSHED", ">SLOTS"});
   for (const NodeStatus& node : nodes) {
