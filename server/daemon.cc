@@ -48,9 +48,7 @@ constexpr uint32_t kTicksPerProbe = 100;
 constexpr uint64_t kGraceMs = 2000;
 constexpr uint64_t kStoreMs = 10'000;
 constexpr uint64_t kRebuildGraceMs = 200;
-constexpr uint32_t kControlThreads = 2;
-constexpr uint32_t kReadThreads = 2;
-constexpr uint32_t kPointsThreads = 1;
+constexpr uint32_t kControlThreads = 2, kReadThreads = 2, kPointsThreads = 4, kListsThreads = 2;
 constexpr size_t kTasksMax = 1024;
 
 std::string ReadBootId() {
@@ -117,6 +115,7 @@ class RunningDaemon final : public Daemon {
     control_queue_.emplace("luwu-control", kControlThreads, kTasksMax);
     read_queue_.emplace("luwu-read", kReadThreads, kTasksMax);
     points_queue_.emplace("luwu-points", kPointsThreads, kTasksMax);
+    lists_queue_.emplace("luwu-lists", kListsThreads, kTasksMax);
     MakeRegistry();
     MakeRecovery();
     MakeStatus();
@@ -161,9 +160,9 @@ class RunningDaemon final : public Daemon {
     if (server_ != nullptr) server_->SetServing(false);
     if (acceptor_ != nullptr) acceptor_->Shutdown();
     if (server_ != nullptr) server_->Shutdown(kGraceMs);
-    if (control_queue_) control_queue_->Shutdown();
-    if (read_queue_) read_queue_->Shutdown();
-    if (points_queue_) points_queue_->Shutdown();
+    for (auto* queue : {&control_queue_, &read_queue_, &points_queue_, &lists_queue_}) {
+      if (*queue) (*queue)->Shutdown();
+    }
     StopHousekeeping();
     checkpoints_.reset();
     recovery_.reset();
@@ -370,6 +369,7 @@ class RunningDaemon final : public Daemon {
     services.control_queue = &*control_queue_;
     services.read_queue = &*read_queue_;
     services.points_queue = &*points_queue_;
+    services.lists_queue = &*lists_queue_;
     services.checkpoints = checkpoints_.get();
     services.recovery = recovery_.get();
     services.status = status_.get();
@@ -466,9 +466,7 @@ class RunningDaemon final : public Daemon {
   uint16_t control_port_ = 0;
   uint16_t data_port_ = 0;
   uint64_t fingerprint_ = 0;
-  std::optional<WorkQueue> control_queue_;
-  std::optional<WorkQueue> read_queue_;
-  std::optional<WorkQueue> points_queue_;
+  std::optional<WorkQueue> control_queue_, read_queue_, points_queue_, lists_queue_;
   std::unique_ptr<PeerClient> peers_;
   std::unique_ptr<JobRegistry> registry_;
   std::unique_ptr<RecoveryDriver> recovery_;  // null without a data directory

@@ -10,6 +10,12 @@ namespace {
 
 constexpr uint64_t kFirstPauseMs = 250;  // doubled each time: 8 s over all kReadsMax
 
+// Asking again does not help.
+bool Lasts(ErrorCode code) {
+  return code == ErrorCode::kNotFound || code == ErrorCode::kUnsupported ||
+         code == ErrorCode::kJobFailed;
+}
+
 std::string Describe(const std::vector<persist::Point>& points) {
   std::string text;
   for (const persist::Point& point : points) {
@@ -42,6 +48,22 @@ std::vector<uint32_t> RecoveryRound::Pending() const {
 void RecoveryRound::End(Phase phase, std::string reason) {
   phase_ = phase;
   reason_ = std::move(reason);
+  waits_code_ = ErrorCode::kOk;
+}
+
+void RecoveryRound::WaitFor(std::string reason, ErrorCode code) {
+  reason_ = std::move(reason);
+  waits_code_ = code;
+}
+
+void RecoveryRound::OnNoted(const Status& noted) {
+  if (noted.ok()) return;
+  const std::string what = fmt::format("{}: {}", NameOf(options_.lead), MessageOf(noted));
+  if (Lasts(CodeOf(noted))) {
+    End(Phase::kImpossible, what);
+  } else {
+    WaitFor("waiting for " + what, CodeOf(noted));
+  }
 }
 
 void RecoveryRound::OnPrepared(uint32_t node, const StatusOr<StoredPoints>& answer) {
@@ -49,12 +71,10 @@ void RecoveryRound::OnPrepared(uint32_t node, const StatusOr<StoredPoints>& answ
   if (!answer.ok()) {
     const std::string what = fmt::format("{}: {}", NameOf(node), MessageOf(answer.status()));
     const ErrorCode code = CodeOf(answer.status());
-    const bool lasting = code == ErrorCode::kNotFound || code == ErrorCode::kUnsupported ||
-                         code == ErrorCode::kJobFailed;
-    if (lasting) {
+    if (Lasts(code)) {
       End(Phase::kImpossible, what);
     } else {
-      reason_ = "waiting for " + what;
+      WaitFor("waiting for " + what, code);
     }
     return;
   }
@@ -110,7 +130,7 @@ void RecoveryRound::ChooseTarget() {
   target_ = options_.checkpoint.empty() ? NewestCommon() : CommonCheckpoint();
   if (target_) {
     phase_ = Phase::kRollingBack;
-    reason_ = fmt::format("rolling back to step {}", target_->step);
+    WaitFor(fmt::format("rolling back to step {}", target_->step), ErrorCode::kOk);
     if (Pending().empty()) phase_ = Phase::kRollingBackLead;
     return;
   }
@@ -170,6 +190,7 @@ void RecoveryRound::OnRolledBack(uint32_t node, const Status& answer) {
       End(Phase::kDone, fmt::format("rolled back to step {}", target_->step));
     } else if (Pending().empty()) {
       phase_ = Phase::kRollingBackLead;
+      WaitFor(fmt::format("rolling back to step {}", target_->step), ErrorCode::kOk);
     }
     return;
   }
@@ -184,7 +205,8 @@ void RecoveryRound::OnRolledBack(uint32_t node, const Status& answer) {
       End(Phase::kAgain, what);
       return;
     default:
-      reason_ = fmt::format("rolling back to step {}: waiting for {}", target_->step, what);
+      WaitFor(fmt::format("rolling back to step {}: waiting for {}", target_->step, what),
+              CodeOf(answer));
   }
 }
 

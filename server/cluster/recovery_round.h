@@ -67,6 +67,9 @@ class RecoveryRound {
   // Nodes that are still to be asked in this phase.
   std::vector<uint32_t> Pending() const;
   void OnPrepared(uint32_t node, const StatusOr<StoredPoints>& answer);
+  // A checkpoint as target is noted by the lead before the first node goes back: whether it was.
+  // An error that passes is waited for.
+  void OnNoted(const Status& noted);
   void OnRolledBack(uint32_t node, const Status& answer);
 
   // From kRollingBack on.
@@ -76,6 +79,10 @@ class RecoveryRound {
   // How long to wait before it: 0 unless a read has failed.
   uint64_t pause_ms() const { return pause_ms_; }
   const std::string& checkpoint() const { return options_.checkpoint; }
+  // The job was deleted.
+  void GiveUp(const std::string& why) { End(Phase::kImpossible, why); }
+  // Of what the round waits for; kOk when it is an answer.
+  ErrorCode waits_code() const { return waits_code_; }
   // What the round waits for, or why it ended.
   const std::string& reason() const { return reason_; }
 
@@ -88,6 +95,7 @@ class RecoveryRound {
   std::optional<persist::Point> CommonCheckpoint() const;
   void ChooseTarget();
   void End(Phase phase, std::string reason);
+  void WaitFor(std::string reason, ErrorCode code);
   std::string NameOf(uint32_t node) const { return "node " + options_.nodes[node].name; }
 
   Options options_;
@@ -96,6 +104,7 @@ class RecoveryRound {
   std::vector<bool> rolled_back_;
   std::optional<persist::Point> target_;
   std::string reason_;
+  ErrorCode waits_code_ = ErrorCode::kOk;
   uint64_t pause_ms_ = 0;
 };
 

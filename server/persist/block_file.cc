@@ -54,7 +54,7 @@ class SystemFileSystem final : public BlockFileSystem {
  public:
   OpenedFile Open(const std::string& path) override {
     OpenedFile opened;
-    const int flags = O_RDWR | O_CREAT | O_CLOEXEC;
+    const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
     UniqueFd fd(::open(path.c_str(), flags | O_DIRECT, 0600));
     opened.direct = fd.valid();
     if (!fd.valid()) {
@@ -78,6 +78,11 @@ class SystemFileSystem final : public BlockFileSystem {
     struct statvfs info {};
     if (::statvfs(path.c_str(), &info) != 0) return 0;
     return uint64_t{info.f_bavail} * info.f_frsize;
+  }
+  uint64_t FreeFiles(const std::string& path) override {
+    struct statvfs info {};
+    const bool counted = ::statvfs(path.c_str(), &info) == 0 && info.f_files > 0;
+    return counted ? uint64_t{info.f_favail} : BlockFileSystem::FreeFiles(path);
   }
   uint64_t TotalBytes(const std::string& path) override {
     struct statvfs info {};

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -37,12 +38,16 @@ struct OpenedFile {
 class BlockFileSystem {
  public:
   virtual ~BlockFileSystem() = default;
-  // Opens or creates, with O_DIRECT where the file system takes it.
+  // Opens or creates, with O_DIRECT where the file system takes it. A symbolic link is an error.
   virtual OpenedFile Open(const std::string& path) = 0;
   virtual int Remove(const std::string& path) = 0;
   virtual int SyncDirectory(const std::string& path) = 0;
   // Bytes that a process may still take at `path`.
   virtual uint64_t FreeBytes(const std::string& path) = 0;
+  // Files that may still be made at `path`: its inodes.
+  virtual uint64_t FreeFiles(const std::string& /*path*/) {
+    return std::numeric_limits<uint64_t>::max();
+  }
   // Of the file system at `path`.
   virtual uint64_t TotalBytes(const std::string& path) = 0;
 };

@@ -99,17 +99,28 @@ class Loader {
     return Error(ErrorCode::kCorrupt, "the catalogue has a record of an unknown kind");
   }
 
-  Status Finish(std::vector<Catalogue::Job>* jobs, uint32_t* next_job) {
+  struct Loaded {
+    std::vector<Catalogue::Job> jobs;
+    std::vector<uint32_t> deleted;  // of which there are records
+    uint32_t next_job = 1;
+  };
+  StatusOr<Loaded> Finish() {
+    Loaded all{.jobs = {}, .deleted = {}, .next_job = next_job_};
     for (auto& [number, loaded] : jobs_) {
+      // A job is made with its first branch, and never without one until it is deleted. Former
+      // releases could write a checkpoint, or the job's own record, after that.
+      if (!loaded.index.has_branches() && number < next_job_) {
+        all.deleted.push_back(number);
+        continue;
+      }
       if (loaded.job.number != number || number >= next_job_) {
         return Error(ErrorCode::kCorrupt, "the catalogue has records of job {} but not the job",
                      number);
       }
       RETURN_IF_ERROR(loaded.index.Check(loaded.job.record.name));
-      jobs->push_back(std::move(loaded));
+      all.jobs.push_back(std::move(loaded));
     }
-    *next_job = next_job_;
-    return OkStatus();
+    return all;
   }
 
  private:
@@ -204,7 +215,23 @@ Status Catalogue::Load(std::vector<Job>* jobs, uint32_t* next_job) {
     if (!added.ok()) return Annotate(added, path_);
   }
   RETURN_IF_ERROR(FromRocksdb(iterator->status(), fmt::format("reading {}", path_)));
-  return Annotate(loader.Finish(jobs, next_job), path_);
+  StatusOr<Loader::Loaded> loaded = loader.Finish();
+  if (!loaded.ok()) return Annotate(loaded.status(), path_);
+  *jobs = std::move(loaded->jobs);
+  *next_job = loaded->next_job;
+  return Drop(loaded->deleted);
+}
+
+Status Catalogue::Drop(const std::vector<uint32_t>& deleted_jobs) {
+  if (deleted_jobs.empty()) return OkStatus();
+  Batch batch;
+  for (const uint32_t number : deleted_jobs) {
+    LogWarning("catalogue_records_dropped", "job_number={} why=\"the job was deleted\"", number);
+    batch.DeleteJob(number);
+  }
+  // On a full disk they stay until the next start.
+  const Status written = Write(&batch, /*sync=*/true);
+  return CodeOf(written) == ErrorCode::kResourceExhausted ? OkStatus() : written;
 }
 
 Status Catalogue::Write(Batch* batch, bool sync) {

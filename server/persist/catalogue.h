@@ -69,7 +69,8 @@ class Catalogue {
   // It is closed as after a crash: RocksDB does not survive a flush after a write that failed.
   void CloseAsItIs() { closes_cleanly_ = false; }
 
-  // kCorrupt when a record is damaged or the records do not fit together.
+  // kCorrupt when a record is damaged or the records do not fit together. What is left of jobs that
+  // were deleted is dropped.
   Status Load(std::vector<Job>* jobs, uint32_t* next_job);
   Status Write(Batch* batch, bool sync);
 
@@ -80,6 +81,7 @@ class Catalogue {
   Catalogue(const Options& options, std::unique_ptr<rocksdb::DB> db)
       : path_(options.path), promises_(options.promises), db_(std::move(db)) {}
   void CloseCleanly();
+  Status Drop(const std::vector<uint32_t>& deleted_jobs);
 
   const std::string path_;
   Promises* const promises_;

@@ -28,6 +28,7 @@ class JobIndex {
   Status Check(const std::string& job) const;
 
   uint32_t branch() const { return branch_; }
+  bool has_branches() const { return !branches_.empty(); }
   const std::map<uint64_t, StoredPoint>& points() const { return points_; }
   const std::map<std::string, StoredCheckpoint>& checkpoints() const { return checkpoints_; }
 

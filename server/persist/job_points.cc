@@ -32,6 +32,7 @@ Status JobStore::Commit(const Point& point, const std::vector<ShardEntry>& chang
                         SyncLevel level) {
   const MutexLock ordered(order_mutex_);
   RETURN_IF_ERROR(parts_.state->Usable());
+  RETURN_IF_ERROR(Exists());
   StoredPoint stored{0, point};
   std::vector<StoredGeneration> generations;
   {
@@ -47,7 +48,7 @@ Status JobStore::Commit(const Point& point, const std::vector<ShardEntry>& chang
     }
   }
   LUWU_FAILPOINT("persist.commit.before");
-  RETURN_IF_ERROR(parts_.state->RetryWhileFull([&] {
+  RETURN_IF_ERROR(RetryWhileFull([&] {
     const Status synced = SyncPayload(level);
     return CodeOf(synced) == ErrorCode::kResourceExhausted && !MayWait().ok() ? MayWait() : synced;
   }));
@@ -70,6 +71,7 @@ Status JobStore::Commit(const Point& point, const std::vector<ShardEntry>& chang
 void JobStore::Confirm(uint64_t step) {
   const MutexLock ordered(order_mutex_);
   LUWU_FAILPOINT("persist.confirm");
+  if (!Exists().ok()) return;
   Catalogue::Batch batch;
   JobIndex::Garbage garbage;
   std::vector<uint64_t> removed;
@@ -130,6 +132,7 @@ StatusOr<std::vector<ShardEntry>> JobStore::EntriesAt(const Point& point) const 
 Status JobStore::CreateCheckpoint(const Checkpoint& checkpoint) {
   const MutexLock ordered(order_mutex_);
   RETURN_IF_ERROR(parts_.state->Usable());
+  RETURN_IF_ERROR(Exists());
   const uint64_t limit = *parts_.stop_checkpoints_bytes;
   if (const uint64_t used = parts_.state->used_bytes(); limit > 0 && used > limit) {
     return Error(
@@ -154,7 +157,7 @@ Status JobStore::CreateCheckpoint(const Checkpoint& checkpoint) {
     stored.checkpoint.point = found->point;
   }
   LUWU_FAILPOINT("persist.checkpoint");
-  RETURN_IF_ERROR(parts_.state->RetryWhileFull([&] { return SyncPayload(SyncLevel::kSynced); }));
+  RETURN_IF_ERROR(RetryWhileFull([&] { return SyncPayload(SyncLevel::kSynced); }));
   Catalogue::Batch batch;
   batch.Put(number_, stored);
   RETURN_IF_ERROR(WriteCatalogue(&batch, /*sync=*/true));
@@ -166,6 +169,7 @@ Status JobStore::CreateCheckpoint(const Checkpoint& checkpoint) {
 Status JobStore::DeleteCheckpoint(const std::string& name) {
   const MutexLock ordered(order_mutex_);
   RETURN_IF_ERROR(parts_.state->Usable());
+  RETURN_IF_ERROR(Exists());
   Catalogue::Batch batch;
   JobIndex::Garbage garbage;
   {
@@ -178,6 +182,11 @@ Status JobStore::DeleteCheckpoint(const std::string& name) {
       return Error(ErrorCode::kState,
                    "checkpoint '{}' of job '{}' is being exported: delete it when that is done",
                    name, record_.name);
+    }
+    if (record_.restoring == name) {
+      return Error(ErrorCode::kState,
+                   "job '{}' is going back to checkpoint '{}': delete it when that is done",
+                   record_.name, name);
     }
     holds_.erase(name);
     deleting_ = name;
@@ -222,6 +231,7 @@ StatusOr<HeldCheckpoint> JobStore::HoldCheckpoint(const std::string& name) {
 Status JobStore::RollBack(const Point& point, uint64_t epoch) {
   const MutexLock ordered(order_mutex_);
   RETURN_IF_ERROR(parts_.state->Usable());
+  RETURN_IF_ERROR(Exists());
   Drain();
   Catalogue::Batch batch;
   JobIndex::Garbage garbage;
@@ -250,7 +260,7 @@ Status JobStore::RollBack(const Point& point, uint64_t epoch) {
   batch.Put(job);
   batch.Delete(number_, garbage);
   LUWU_FAILPOINT("persist.rollback.before");
-  RETURN_IF_ERROR(parts_.state->RetryWhileFull([&] { return SyncPayload(SyncLevel::kSynced); }));
+  RETURN_IF_ERROR(RetryWhileFull([&] { return SyncPayload(SyncLevel::kSynced); }));
   RETURN_IF_ERROR(WriteCatalogue(&batch, /*sync=*/true));
   LUWU_FAILPOINT("persist.rollback.after");
   std::unordered_map<uint64_t, uint64_t> loose;
@@ -269,6 +279,7 @@ Status JobStore::RollBack(const Point& point, uint64_t epoch) {
 Status JobStore::NoteRestore(const std::string& checkpoint) {
   const MutexLock ordered(order_mutex_);
   RETURN_IF_ERROR(parts_.state->Usable());
+  RETURN_IF_ERROR(Exists());
   StoredJob job;
   {
     const MutexLock lock(mutex_);

@@ -16,6 +16,9 @@
 // After a failed sync nothing is tried again: what was written since the last good one may be gone,
 // so every later write and commit fails with kCorrupt until the node has been restarted.
 //
+// Once the job is deleted (NodeStorage::DeleteJob) everything fails with kNotFound; what waits for
+// space ends.
+//
 // Threads: any. Write and Read do not block; their callbacks run on an I/O thread of the storage,
 // must not block it, and may call Write and Read. Commit, Confirm, RollBack and the rest block.
 #pragma once
@@ -76,7 +79,7 @@ class JobStorage {
   virtual StatusOr<std::vector<ShardEntry>> EntriesAt(const Point& point) const = 0;
   // Keeps the point under a name, synced. kAlreadyExists, kNotFound.
   virtual Status CreateCheckpoint(const Checkpoint& checkpoint) = 0;
-  // kNotFound; kState while somebody holds it.
+  // kNotFound; kState while somebody holds it, or the job goes back to it.
   virtual Status DeleteCheckpoint(const std::string& name) = 0;
   // For reading it over a longer time, whatever is trained, rolled back or confirmed meanwhile.
   // Does not wait. kNotFound.

@@ -114,12 +114,13 @@ void JobStore::StartSoon(const std::shared_ptr<Pending>& pending) {
 }
 
 Status JobStore::MayWait() const {
-  if (!refuses_waiting_) return OkStatus();
+  if (!refuses_waiting_ && !being_deleted_) return OkStatus();
   return Error(ErrorCode::kCancelled, "job '{}' has ended and waits for no space", record().name);
 }
 
 Status JobStore::Prepare(Pending* pending, bool may_block) {
   RETURN_IF_ERROR(parts_.state->Usable());
+  RETURN_IF_ERROR(Exists());
   Generation& generation = pending->generation;
   if (!pending->budgeted) {
     RETURN_IF_ERROR(parts_.state->TakeBudget(Padded(generation.bytes)));
@@ -338,7 +339,7 @@ Status JobStore::SyncPayload(SyncLevel level) {
 }
 
 Status JobStore::WriteCatalogue(Catalogue::Batch* batch, bool sync) {
-  return parts_.state->RetryWhileFull([&] {
+  return RetryWhileFull([&] {
     const Status status = parts_.catalogue->Write(batch, sync);
     if (!status.ok() && CodeOf(status) != ErrorCode::kResourceExhausted) {
       parts_.state->Fail(MessageOf(status));
@@ -370,12 +371,36 @@ uint64_t JobStore::used_bytes() const {
   return bytes;
 }
 
+Status JobStore::RetryWhileFull(const NodeState::Attempt& attempt) {
+  return parts_.state->RetryWhileFull([&] {
+    const Status status = attempt();
+    if (CodeOf(status) != ErrorCode::kResourceExhausted || !being_deleted_) return status;
+    return Error(ErrorCode::kNotFound, "job '{}' is being deleted", record().name);
+  });
+}
+
+// In a row with whatever changes the catalogue: a record that is written after those of the job
+// were taken out would be nobody's.
+Status JobStore::Forget() {
+  being_deleted_ = true;
+  const MutexLock ordered(order_mutex_);
+  RETURN_IF_ERROR(Exists());
+  Drain();
+  Catalogue::Batch batch;
+  batch.DeleteJob(number_);
+  const Status written = parts_.catalogue->Write(&batch, /*sync=*/true);
+  if (!written.ok()) {
+    being_deleted_ = false;
+    if (CodeOf(written) != ErrorCode::kResourceExhausted) parts_.state->Fail(MessageOf(written));
+    return Annotate(written, fmt::format("job '{}' cannot be deleted", record().name));
+  }
+  const MutexLock lock(mutex_);
+  destroyed_ = true;
+  return OkStatus();
+}
+
 Status JobStore::Destroy() {
   Drain();
-  {
-    const MutexLock lock(mutex_);
-    destroyed_ = true;
-  }
   parts_.state->GiveBudget(used_bytes());
   return parts_.extents->Destroy();
 }

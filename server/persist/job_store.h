@@ -66,8 +66,11 @@ class JobStore final : public JobStorage, public std::enable_shared_from_this<Jo
   uint64_t reserve_bytes() const { return reserve_bytes_; }
   uint64_t allocated_bytes() const { return parts_.extents->allocated_bytes(); }
   uint64_t used_bytes() const override;
-  // Takes its bytes out of the node's count; the payload of the job is gone afterwards, and reads
-  // fail with kNotFound.
+  // The catalogue has nothing of the job afterwards, and nothing is written of it any more: what
+  // comes later, or waits for space, fails with kNotFound. kNotFound when that was done before.
+  Status Forget();
+  // After Forget: takes its bytes out of the node's count; the payload of the job is gone
+  // afterwards, and reads fail with kNotFound.
   Status Destroy();
   // Returns when no write is under way any more.
   void Drain();
@@ -102,8 +105,10 @@ class JobStore final : public JobStorage, public std::enable_shared_from_this<Jo
   void EndOne();
   // Another try of a read; EndOne follows once it is submitted. False: the storage stops.
   bool BeginAgain();
-  // Why nothing can be read of a job that was deleted.
+  // Why nothing can be read or changed of a job that was deleted.
   Status Exists() const;
+  // As NodeState::RetryWhileFull, until somebody deletes the job.
+  Status RetryWhileFull(const NodeState::Attempt& attempt);
   // A device that fails is asked once more, not when this is the last time.
   void ReadTry(const ShardEntry& entry, std::byte* data, bool last, ReadCallback done);
   // `error` as of IoDone; compares the checksum.
@@ -120,7 +125,8 @@ class JobStore final : public JobStorage, public std::enable_shared_from_this<Jo
   const uint64_t reserve_bytes_;
 
   std::atomic<bool> refuses_waiting_{false};
-  std::atomic<bool> syncs_{false};  // the level of the last commit
+  std::atomic<bool> being_deleted_{false};  // what waits for space ends
+  std::atomic<bool> syncs_{false};          // the level of the last commit
 
   Mutex order_mutex_;
   mutable Mutex mutex_;

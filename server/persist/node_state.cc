@@ -181,6 +181,10 @@ bool NodeState::ReleaseReserve(uint64_t bytes) {
   return true;
 }
 
+bool NodeState::ReleaseReserveForFile(uint64_t bytes) {
+  return reserve_ != nullptr && reserve_->files_left() && ReleaseReserve(bytes);
+}
+
 void NodeState::RestoreReserve() {
   if (restoring_.exchange(true)) return;
   auto first = std::make_shared<bool>(true);

@@ -65,6 +65,8 @@ class NodeState {
   void set_reserve(std::unique_ptr<Reserve> reserve);
   // Bytes for the file system, out of the reserve. False: there were none.
   bool ReleaseReserve(uint64_t bytes);
+  // The same for a file that could not be made. False also when it lacks an inode.
+  bool ReleaseReserveForFile(uint64_t bytes);
   // kResourceExhausted while payload that takes space has to wait.
   Status PayloadRoom() const;
 

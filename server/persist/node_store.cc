@@ -135,9 +135,15 @@ StatusOr<Identity> NodeStore::Identify(bool* is_new) {
 StatusOr<Probe> NodeStore::TryOut() {
   const std::string extents = options_.path + "/extents";
   StatusOr<Probe> probe = ProbeDirectory(extents, seams_.files.get());
-  const bool full = CodeOf(probe.status()) == ErrorCode::kResourceExhausted;
-  if (full && state_.ReleaseReserve(kMiB)) return ProbeDirectory(extents, seams_.files.get());
-  return probe;
+  if (CodeOf(probe.status()) != ErrorCode::kResourceExhausted) return probe;
+  if (state_.ReleaseReserveForFile(kMiB)) return ProbeDirectory(extents, seams_.files.get());
+  return Error(ErrorCode::kResourceExhausted, "{}{}", DescribeInodes(), MessageOf(probe.status()));
+}
+
+std::string NodeStore::DescribeInodes() const {
+  if (seams_.files->FreeFiles(options_.path) > 0) return "";
+  return fmt::format("no inode is free on {}, whatever space there is: remove files; ",
+                     state_.device());
 }
 
 Status NodeStore::OpenCatalogue(const Identity& identity, bool is_new) {
@@ -347,7 +353,12 @@ StatusOr<std::shared_ptr<JobStorage>> NodeStore::CreateJob(const JobRecord& reco
   batch.PutCounter(next_job_ + 1);
   batch.Put(job.job);
   batch.Put(next_job_, first);
-  ASSIGN_OR_RETURN(std::shared_ptr<JobStore> made, MakeJob(std::move(job)));
+  StatusOr<std::shared_ptr<JobStore>> opened = MakeJob(std::move(job));
+  if (CodeOf(opened.status()) == ErrorCode::kResourceExhausted) {
+    return Error(ErrorCode::kResourceExhausted, "{}{}", DescribeInodes(),
+                 MessageOf(opened.status()));
+  }
+  ASSIGN_OR_RETURN(std::shared_ptr<JobStore> made, std::move(opened));
   const Status written = catalogue_->Write(&batch, /*sync=*/true);
   if (!written.ok()) {
     if (CodeOf(written) != ErrorCode::kResourceExhausted) state_.Fail(MessageOf(written));
@@ -359,29 +370,25 @@ StatusOr<std::shared_ptr<JobStorage>> NodeStore::CreateJob(const JobRecord& reco
 }
 
 StatusOr<std::shared_ptr<JobStorage>> NodeStore::OpenJob(const std::string& name) {
+  ASSIGN_OR_RETURN(std::shared_ptr<JobStore> job, FindJob(name));
+  return job;
+}
+
+StatusOr<std::shared_ptr<JobStore>> NodeStore::FindJob(const std::string& name) const {
   const MutexLock lock(mutex_);
   const auto found = jobs_.find(name);
   if (found == jobs_.end()) return Error(ErrorCode::kNotFound, "the storage has no job '{}'", name);
   return found->second;
 }
 
+// Without the lock while the job is waited for: what it waits for may need the list of jobs.
 Status NodeStore::DeleteJob(const std::string& name) {
   RETURN_IF_ERROR(state_.Usable());
-  std::shared_ptr<JobStore> job;
+  ASSIGN_OR_RETURN(const std::shared_ptr<JobStore> job, FindJob(name));
+  RETURN_IF_ERROR(job->Forget());
   {
     const MutexLock lock(mutex_);
-    const auto found = jobs_.find(name);
-    if (found == jobs_.end())
-      return Error(ErrorCode::kNotFound, "the storage has no job '{}'", name);
-    job = found->second;
-    Catalogue::Batch batch;
-    batch.DeleteJob(job->number());
-    const Status written = catalogue_->Write(&batch, /*sync=*/true);
-    if (!written.ok()) {
-      if (CodeOf(written) != ErrorCode::kResourceExhausted) state_.Fail(MessageOf(written));
-      return Annotate(written, fmt::format("job '{}' cannot be deleted", name));
-    }
-    jobs_.erase(found);
+    jobs_.erase(name);
   }
   return job->Destroy();
 }
@@ -405,6 +412,7 @@ StorageSnapshot NodeStore::Snapshot() const {
   snapshot.read_bytes = state_.read_bytes;
   snapshot.written_bytes = state_.written_bytes;
   snapshot.full = state_.full();
+  if (snapshot.full) snapshot.full = DescribeInodes() + *snapshot.full;
   snapshot.waiting_writes = state_.waiting();
   snapshot.failed = state_.failed();
   snapshot.scrubbed_bytes = state_.scrubbed_bytes;

@@ -55,6 +55,8 @@ class NodeStore final : public NodeStorage {
   Status Start();
   StatusOr<Identity> Identify(bool* is_new);
   StatusOr<Probe> TryOut();
+  // Empty, or that no file can be made, which the system calls a lack of space.
+  std::string DescribeInodes() const;
   Status OpenCatalogue(const Identity& identity, bool is_new);
   Status LoadJobs(std::vector<Catalogue::Job> jobs, uint32_t next_job);
   // What is left of jobs that were being created or deleted when the daemon ended. Payload that
@@ -70,6 +72,7 @@ class NodeStore final : public NodeStorage {
   void SetBudget() const;
   Status CheckReserve(const std::string& name, uint64_t bytes) const LUWU_REQUIRES(mutex_);
   std::vector<std::shared_ptr<JobStore>> AllJobs() const;
+  StatusOr<std::shared_ptr<JobStore>> FindJob(const std::string& name) const;
   std::string ExtentPath(uint32_t job) const;
 
   const StorageOptions options_;

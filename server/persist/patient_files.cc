@@ -114,7 +114,7 @@ class PatientFileSystem final : public rocksdb::FileSystemWrapper {
                            std::unique_ptr<FSWritableFile>* file, IODebugContext* debug) override {
     std::unique_ptr<FSWritableFile> plain;
     IOStatus status = target()->NewWritableFile(name, options, &plain, debug);
-    if (status.IsNoSpace() && !IsPayload(name) && state_->ReleaseReserve(kStepBytes))
+    if (status.IsNoSpace() && !IsPayload(name) && state_->ReleaseReserveForFile(kStepBytes))
       status = target()->NewWritableFile(name, options, &plain, debug);
     if (status.ok()) *file = std::make_unique<PatientWritable>(std::move(plain), name, state_);
     return status;

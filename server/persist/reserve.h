@@ -28,6 +28,9 @@ class Reserve {
   uint64_t bytes() const { return bytes_; }
   bool whole() const { return bytes_ == target_; }
 
+  // False: what cannot be made lacks an inode, which no space makes up for.
+  bool files_left() const { return files_->FreeFiles(path_) > 0; }
+
   // Gives at least so much back to the file system, or what is left. False: nothing was left.
   bool Release(uint64_t bytes);
   // kResourceExhausted: not yet.

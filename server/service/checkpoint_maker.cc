@@ -90,7 +90,8 @@ Status CheckpointMaker::Keep(const CheckpointRequest& request, TimePoint deadlin
 
 StatusOr<persist::Checkpoint> CheckpointMaker::TryCreate(const std::string& job,
                                                          const std::string& name,
-                                                         TimePoint deadline, Hold hold) {
+                                                         const Caller& caller, Hold hold) {
+  const TimePoint deadline = caller.deadline();
   ASSIGN_OR_RETURN(const DescribedJob described, registry_->Describe(job));
   ASSIGN_OR_RETURN(const std::shared_ptr<CommitCoordinator> coordinator,
                    registry_->FindCoordinator(job, described.epoch));
@@ -100,9 +101,12 @@ StatusOr<persist::Checkpoint> CheckpointMaker::TryCreate(const std::string& job,
   ASSIGN_OR_RETURN(const uint64_t step, BeginPoint({job, described.epoch, open}, deadline));
   // The point of the next step comes with the decision of this one.
   if (hold == Hold::kWhileAsking || step > open) held.Release();
-  const std::vector<Status> durable = AskAll<Status>(1, [&](size_t, PeerClient::Done done) {
-    coordinator->AwaitDurable(step, deadline, std::move(done));
-  });
+  const std::vector<Status> durable = AskAll<Status>(
+      1,
+      [&](size_t, PeerClient::Done done) {
+        coordinator->AwaitDurable(step, deadline, std::move(done));
+      },
+      &caller);
   RETURN_IF_ERROR(durable[0]);
   const CheckpointRequest request{.job = job,
                                   .epoch = described.epoch,
@@ -116,9 +120,12 @@ StatusOr<persist::Checkpoint> CheckpointMaker::TryCreate(const std::string& job,
 }
 
 StatusOr<persist::Checkpoint> CheckpointMaker::Create(const std::string& job,
-                                                      const std::string& name, TimePoint deadline) {
+                                                      const std::string& name,
+                                                      const Caller& caller) {
   RETURN_IF_ERROR(CheckPlace(job));
-  const std::vector<StatusOr<StoredPoints>> answers = AskStored(job, deadline);
+  ASSIGN_OR_RETURN(const CheckpointClaims::Claim claim,
+                   claims_.Take(job, name, CheckpointClaims::Work::kMake, caller));
+  const std::vector<StatusOr<StoredPoints>> answers = AskStored(job, caller.deadline());
   RETURN_IF_ERROR(AllErrors(answers));
   for (const StatusOr<StoredPoints>& stored : answers) {
     for (const persist::Checkpoint& checkpoint : stored->checkpoints) {
@@ -130,15 +137,15 @@ StatusOr<persist::Checkpoint> CheckpointMaker::Create(const std::string& job,
           job, name);
     }
   }
-  StatusOr<persist::Checkpoint> made = TryCreate(job, name, deadline, Hold::kWhileAsking);
-  while (CodeOf(made.status()) == ErrorCode::kNotFound && MillisecondsUntil(deadline) > 0) {
+  StatusOr<persist::Checkpoint> made = TryCreate(job, name, caller, Hold::kWhileAsking);
+  while (CodeOf(made.status()) == ErrorCode::kNotFound && caller.waits()) {
     // A newer point has replaced it on some node before it was kept there.
-    Delete(job, name, deadline).IgnoreError();
-    made = TryCreate(job, name, deadline, Hold::kUntilKept);
+    Drop(job, name, caller.deadline()).IgnoreError();
+    made = TryCreate(job, name, caller, Hold::kUntilKept);
   }
   if (!made.ok()) {
     // What some nodes have kept is of no use.
-    Delete(job, name, DeadlineAfter(kCleanUpMs)).IgnoreError();
+    Drop(job, name, DeadlineAfter(kCleanUpMs)).IgnoreError();
     return made.status();
   }
   LogInfo("checkpoint_created", "job={} name=\"{}\" step={}", job, name, made->point.step);
@@ -174,14 +181,23 @@ StatusOr<std::vector<persist::Checkpoint>> CheckpointMaker::List(const std::stri
     if (std::all_of(stored.begin(), stored.end(), has_it)) complete.push_back(checkpoint);
   }
   std::stable_sort(complete.begin(), complete.end(), [](const auto& one, const auto& other) {
-    return one.created_unix_s < other.created_unix_s;
+    // Seconds are coarse, and the nodes keep them by name.
+    return std::pair(one.created_unix_s, one.point.step) <
+           std::pair(other.created_unix_s, other.point.step);
   });
   return complete;
 }
 
 Status CheckpointMaker::Delete(const std::string& job, const std::string& name,
-                               TimePoint deadline) {
+                               const Caller& caller) {
   RETURN_IF_ERROR(CheckPlace(job));
+  ASSIGN_OR_RETURN(const CheckpointClaims::Claim claim,
+                   claims_.Take(job, name, CheckpointClaims::Work::kDrop, caller));
+  if (caller.gone()) return Error(ErrorCode::kCancelled, "the caller gave up");
+  return Drop(job, name, caller.deadline());
+}
+
+Status CheckpointMaker::Drop(const std::string& job, const std::string& name, TimePoint deadline) {
   const std::vector<uint32_t> nodes = Participants();
   const std::vector<Status> answers =
       AskAll<Status>(nodes.size(), [&](size_t i, PeerClient::Done done) {
@@ -203,9 +219,11 @@ Status CheckpointMaker::Delete(const std::string& job, const std::string& name,
 }
 
 StatusOr<persist::Point> CheckpointMaker::Restore(const std::string& job, const std::string& name,
-                                                  TimePoint deadline) {
+                                                  const Caller& caller) {
   RETURN_IF_ERROR(CheckPlace(job));
-  return recovery_->Restore(job, name, deadline);
+  ASSIGN_OR_RETURN(const CheckpointClaims::Claim claim,
+                   claims_.Take(job, name, CheckpointClaims::Work::kRestore, caller));
+  return recovery_->Restore(job, name, caller);
 }
 
 }  // namespace luwu

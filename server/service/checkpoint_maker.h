@@ -6,7 +6,9 @@
 // let go; the nodes store, and when all have, each keeps the point. Should a newer point have
 // replaced it before that, it is made once more with the decision held until the end.
 //
-// Calls block; they run on the queue "luwu-points", one at a time.
+// Calls block: Create and Restore on the queue "luwu-points", as long as it takes; List and Delete
+// on "luwu-lists", so that they do not stand behind those. A call ends when its caller has gone.
+// Thread-safe: of one job one checkpoint is made at a time, and with one checkpoint one thing done.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +18,8 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "server/persist/generation.h"
+#include "server/service/caller.h"
+#include "server/service/checkpoint_claims.h"
 #include "server/service/job_registry.h"
 #include "server/service/peer_client.h"
 #include "server/service/recovery_driver.h"
@@ -30,22 +34,24 @@ class CheckpointMaker {
 
   // Errors name every node that failed or has not answered by the deadline.
   // kUnsupported on a node that is not the lead, and without a data directory; kAlreadyExists;
-  // kState while the job has no weights; kDeadline naming who has not stored its part.
+  // kState while the job has no weights, or another checkpoint of it is being made; kDeadline
+  // naming who has not stored its part.
   StatusOr<persist::Checkpoint> Create(const std::string& job, const std::string& name,
-                                       TimePoint deadline);
+                                       const Caller& caller);
   // Those that all nodes have, oldest first.
   StatusOr<std::vector<persist::Checkpoint>> List(const std::string& job, TimePoint deadline);
-  // On all nodes that have it. kNotFound when none has.
-  Status Delete(const std::string& job, const std::string& name, TimePoint deadline);
+  // On all nodes that have it. kNotFound when none has; kState while it is made or restored.
+  Status Delete(const std::string& job, const std::string& name, const Caller& caller);
   // kNotFound when some node does not have it.
   StatusOr<persist::Point> Restore(const std::string& job, const std::string& name,
-                                   TimePoint deadline);
+                                   const Caller& caller);
 
  private:
   enum class Hold : uint8_t { kWhileAsking, kUntilKept };
   Status CheckPlace(const std::string& job) const;
   StatusOr<persist::Checkpoint> TryCreate(const std::string& job, const std::string& name,
-                                          TimePoint deadline, Hold hold);
+                                          const Caller& caller, Hold hold);
+  Status Drop(const std::string& job, const std::string& name, TimePoint deadline);
   StatusOr<uint64_t> BeginPoint(PeerClient::PointRequest point, TimePoint deadline);
   Status AskForPoint(const PeerClient::PointRequest& point, TimePoint deadline);
   Status Keep(const CheckpointRequest& request, TimePoint deadline);
@@ -55,6 +61,7 @@ class CheckpointMaker {
   JobRegistry* const registry_;
   PeerClient* const peers_;
   RecoveryDriver* const recovery_;
+  CheckpointClaims claims_;
 };
 
 }  // namespace luwu

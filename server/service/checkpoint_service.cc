@@ -1,6 +1,7 @@
 #include "server/service/checkpoint_service.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 
 namespace luwu {
@@ -39,6 +40,10 @@ TimePoint DeadlineOrDefault(const grpc::CallbackServerContext& context, uint64_t
   return DeadlineOf(context, timeout_ms == 0 ? kAnswerMs : timeout_ms);
 }
 
+Caller CallerOf(const std::shared_ptr<DeferredReply>& reply, TimePoint deadline) {
+  return Caller(deadline, [reply] { return reply->finished(); });
+}
+
 template <typename Request>
 Status CheckArguments(const ServiceContext& services, const grpc::ServerContextBase& context,
                       const Request& request) {
@@ -67,9 +72,9 @@ grpc::ServerUnaryReactor* CheckpointServiceImpl::Create(grpc::CallbackServerCont
   }
   PostOrRefuse(services_.points_queue, reply, services_,
                [this, reply, response, job = request->job(), name = request->name(),
-                deadline = DeadlineOf(*context, request->timeout_ms())] {
-                 if (reply->finished()) return;
-                 const auto made = services_.checkpoints->Create(job, name, deadline);
+                caller = CallerOf(reply, DeadlineOf(*context, request->timeout_ms()))] {
+                 if (caller.gone()) return;
+                 const auto made = services_.checkpoints->Create(job, name, caller);
                  reply->Finish(made.status(), [&] { Fill(*made, response->mutable_checkpoint()); });
                });
   return reply.get();
@@ -85,7 +90,7 @@ grpc::ServerUnaryReactor* CheckpointServiceImpl::List(grpc::CallbackServerContex
     reply->Finish(status);
     return reply.get();
   }
-  PostOrRefuse(services_.points_queue, reply, services_,
+  PostOrRefuse(services_.lists_queue, reply, services_,
                [this, reply, response, job = request->job(),
                 deadline = DeadlineOrDefault(*context, request->timeout_ms())] {
                  if (reply->finished()) return;
@@ -107,10 +112,11 @@ grpc::ServerUnaryReactor* CheckpointServiceImpl::Delete(grpc::CallbackServerCont
     reply->Finish(status);
     return reply.get();
   }
-  PostOrRefuse(services_.points_queue, reply, services_,
+  PostOrRefuse(services_.lists_queue, reply, services_,
                [this, reply, job = request->job(), name = request->name(),
-                deadline = DeadlineOrDefault(*context, request->timeout_ms())] {
-                 reply->Finish(services_.checkpoints->Delete(job, name, deadline));
+                caller = CallerOf(reply, DeadlineOrDefault(*context, request->timeout_ms()))] {
+                 if (caller.gone()) return;
+                 reply->Finish(services_.checkpoints->Delete(job, name, caller));
                });
   return reply.get();
 }
@@ -125,9 +131,9 @@ grpc::ServerUnaryReactor* CheckpointServiceImpl::Restore(
   }
   PostOrRefuse(services_.points_queue, reply, services_,
                [this, reply, response, job = request->job(), name = request->name(),
-                deadline = DeadlineOf(*context, request->timeout_ms())] {
-                 if (reply->finished()) return;
-                 const auto point = services_.checkpoints->Restore(job, name, deadline);
+                caller = CallerOf(reply, DeadlineOf(*context, request->timeout_ms()))] {
+                 if (caller.gone()) return;
+                 const auto point = services_.checkpoints->Restore(job, name, caller);
                  reply->Finish(point.status(), [&] { response->set_step(point->step); });
                });
   return reply.get();

@@ -1,5 +1,6 @@
 // luwu.v1.CheckpointService, on the lead node: luwuctl's door to named checkpoints. Handlers check,
-// and put the work on the queue "luwu-points".
+// and put the work on the queues "luwu-points" (Create, Restore: as long as it takes) and
+// "luwu-lists" (List, Delete). What was given up before it began is not carried out.
 #pragma once
 
 #include "luwu/v1/checkpoints.grpc.pb.h"

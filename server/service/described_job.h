@@ -12,15 +12,24 @@ namespace luwu {
 
 enum class JobPhase : uint8_t { kCreating, kLive, kRecovering, kLost };
 
+// A job, and not what has its name after it was deleted: the lineage, its first epoch, tells them
+// apart. 0: whichever has the name.
+struct JobKey {
+  std::string name;
+  uint64_t lineage = 0;
+};
+
 // A job that is known but not served.
 struct AbsentJob {
   std::string name;
   uint64_t epoch = 0;
+  uint64_t lineage = 0;
   JobPhase phase = JobPhase::kRecovering;
-  std::string detail;     // what it waits for, or why it is lost
-  bool unusable = false;  // lost whatever the other nodes have
-  bool working = false;   // this node prepares it or reads it, or has told others to
-  std::string restoring;  // the checkpoint that it was being brought back to, if any
+  std::string detail;         // what it waits for, or why it is lost
+  bool unusable = false;      // lost whatever the other nodes have
+  bool working = false;       // this node prepares it or reads it, or has told others to
+  std::string restoring;      // the checkpoint that it was being brought back to, if any
+  bool lacks_memory = false;  // what it waits for
 };
 
 struct DescribedJob {

@@ -98,23 +98,30 @@ class JobRegistry {
 
   // ---- going back to a point (job_registry_rollback.cc); all of them may take long -------------
   // Ends the job here and says what is stored of it; it is `recovering` from then on, for `round`.
-  // Idempotent. kNotFound; kUnsupported without storage; kUnavailable: try again.
-  StatusOr<StoredPoints> PrepareRollback(const std::string& name, uint64_t round)
-      LUWU_EXCLUDES(mutex_);
+  // Idempotent. kNotFound, also when the job is another one of that name; kUnsupported without
+  // storage; kUnavailable: try again.
+  StatusOr<StoredPoints> PrepareRollback(const JobKey& key, uint64_t round) LUWU_EXCLUDES(mutex_);
   // Serves the point under the epoch `round`. Idempotent. kState when another round, or none, was
   // prepared; kUnavailable: try again; kCorrupt and what else storage and Job::Create refuse.
   Status RollBack(const std::string& name, uint64_t round, const persist::Point& target)
       LUWU_EXCLUDES(mutex_);
   // Gives up a job that is recovering.
-  void Condemn(const std::string& name, const std::string& why) LUWU_EXCLUDES(mutex_);
+  void Condemn(const JobKey& key, const std::string& why) LUWU_EXCLUDES(mutex_);
   // A job that was given up is `recovering` again: something has changed that may help it. False
   // when nothing can, or it is not lost.
   bool Reconsider(const std::string& name, const std::string& why) LUWU_EXCLUDES(mutex_);
   // Kept until the job has gone back to a point: a lead that starts again goes on with it.
-  Status NoteRestore(const std::string& name, const std::string& checkpoint) LUWU_EXCLUDES(mutex_);
-  // What a recovering job waits for, for status and messages; `moving`: nodes go back now.
-  void NoteProgress(const std::string& name, const std::string& what, bool moving)
-      LUWU_EXCLUDES(mutex_);
+  // kNotFound when it was deleted.
+  Status NoteRestore(const JobKey& key, const std::string& checkpoint) LUWU_EXCLUDES(mutex_);
+  // What a recovering job waits for, for status and messages.
+  struct Progress {
+    std::string what;
+    bool moving = false;  // nodes go back now
+    bool lacks_memory = false;
+  };
+  void NoteProgress(const JobKey& key, const Progress& progress) LUWU_EXCLUDES(mutex_);
+  // kNotFound when the job was deleted, whatever has its name now.
+  Status CheckExists(const JobKey& key) const LUWU_EXCLUDES(mutex_);
   // On the lead: whether a node that knows the job by `epoch` may have it rolled back. kNotFound,
   // kStaleEpoch (another job of that name), kUnsupported, kJobFailed with the reason of a loss.
   Status CheckRecoverable(const std::string& name, uint64_t epoch) const LUWU_EXCLUDES(mutex_);
@@ -180,6 +187,7 @@ class JobRegistry {
     uint64_t round = 0;         // that was prepared last
     bool busy = false;          // a thread prepares it or rolls it back
     bool moving = false;        // its nodes go back
+    bool lacks_memory = false;  // what `detail` is about
     std::weak_ptr<Job> former = {};  // ended, but perhaps still used by calls
   };
 
@@ -221,8 +229,9 @@ class JobRegistry {
                                     const persist::Point& target, bool* done) LUWU_EXCLUDES(mutex_);
   void EndRollback(const Blueprint& blueprint, const StatusOr<std::shared_ptr<Job>>& job)
       LUWU_EXCLUDES(mutex_);
-  StatusOr<std::shared_ptr<persist::JobStorage>> StorageOf(const std::string& name) const
+  StatusOr<std::shared_ptr<persist::JobStorage>> StorageOf(const JobKey& key) const
       LUWU_EXCLUDES(mutex_);
+  StatusOr<const Entry*> FindEntry(const JobKey& key) const LUWU_REQUIRES(mutex_);
   // Takes a failed or unwanted entry out and answers everyone who waits for it.
   void Abandon(const std::string& name, const Status& why) LUWU_EXCLUDES(mutex_);
 

@@ -75,15 +75,34 @@ void JobRegistry::AdoptStored() {
   }
 }
 
-StatusOr<StoredPoints> JobRegistry::PrepareRollback(const std::string& name, uint64_t round) {
+StatusOr<const JobRegistry::Entry*> JobRegistry::FindEntry(const JobKey& key) const {
+  const auto found = entries_.find(key.name);
+  if (found == entries_.end()) {
+    return Error(ErrorCode::kNotFound, "node {} has no job '{}'", node_name(), key.name);
+  }
+  // That of a record that cannot be read is not known.
+  const uint64_t lineage = found->second.lineage;
+  if (key.lineage != 0 && lineage != 0 && lineage != key.lineage) {
+    return Error(ErrorCode::kNotFound,
+                 "job '{}' of epoch {:016x} was deleted on node {}, which has another job of that "
+                 "name",
+                 key.name, key.lineage, node_name());
+  }
+  return &found->second;
+}
+
+Status JobRegistry::CheckExists(const JobKey& key) const {
+  MutexLock lock(mutex_);
+  return FindEntry(key).status();
+}
+
+StatusOr<StoredPoints> JobRegistry::PrepareRollback(const JobKey& key, uint64_t round) {
+  const std::string& name = key.name;
   {
     MutexLock lock(mutex_);
     RETURN_IF_ERROR(shutdown_);
-    const auto found = entries_.find(name);
-    if (found == entries_.end()) {
-      return Error(ErrorCode::kNotFound, "node {} has no job '{}'", node_name(), name);
-    }
-    Entry& entry = found->second;
+    RETURN_IF_ERROR(FindEntry(key).status());
+    Entry& entry = entries_.at(name);
     if (entry.busy || entry.phase == JobPhase::kCreating) return Busy(name, node_name());
     if (entry.storage == nullptr) {
       return Error(ErrorCode::kUnsupported, "job '{}' has no data directory on node {}: {}", name,
@@ -196,11 +215,13 @@ void JobRegistry::EndRollback(const Blueprint& blueprint,
       entry.epoch = blueprint.storage->record().epoch;
       if (!job.ok()) {
         entry.detail = MessageOf(job.status());
+        entry.lacks_memory = CodeOf(job.status()) == ErrorCode::kResourceExhausted;
       } else if (!unwanted) {
         entry.job = *job;
         entry.coordinator = blueprint.coordinator;
         entry.phase = JobPhase::kLive;
         entry.moving = false;
+        entry.lacks_memory = false;
         entry.first_step = blueprint.restore->step;
         entry.detail.clear();
       }
@@ -216,14 +237,16 @@ void JobRegistry::EndRollback(const Blueprint& blueprint,
   }
 }
 
-void JobRegistry::Condemn(const std::string& name, const std::string& why) {
+void JobRegistry::Condemn(const JobKey& key, const std::string& why) {
   MutexLock lock(mutex_);
-  const auto found = entries_.find(name);
-  if (found == entries_.end() || found->second.phase != JobPhase::kRecovering) return;
-  found->second.phase = JobPhase::kLost;
-  found->second.moving = false;
-  found->second.detail = why;
-  LogError("job_lost", "job={} why=\"{}\"", name, why);
+  if (!FindEntry(key).ok()) return;
+  Entry& entry = entries_.at(key.name);
+  if (entry.phase != JobPhase::kRecovering) return;
+  entry.phase = JobPhase::kLost;
+  entry.moving = false;
+  entry.lacks_memory = false;
+  entry.detail = why;
+  LogError("job_lost", "job={} why=\"{}\"", key.name, why);
 }
 
 bool JobRegistry::Reconsider(const std::string& name, const std::string& why) {
@@ -239,17 +262,19 @@ bool JobRegistry::Reconsider(const std::string& name, const std::string& why) {
   return true;
 }
 
-Status JobRegistry::NoteRestore(const std::string& name, const std::string& checkpoint) {
-  ASSIGN_OR_RETURN(const std::shared_ptr<persist::JobStorage> storage, StorageOf(name));
+Status JobRegistry::NoteRestore(const JobKey& key, const std::string& checkpoint) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<persist::JobStorage> storage, StorageOf(key));
   return storage->NoteRestore(checkpoint);
 }
 
-void JobRegistry::NoteProgress(const std::string& name, const std::string& what, bool moving) {
+void JobRegistry::NoteProgress(const JobKey& key, const Progress& progress) {
   MutexLock lock(mutex_);
-  const auto found = entries_.find(name);
-  if (found == entries_.end() || found->second.phase != JobPhase::kRecovering) return;
-  found->second.detail = what;
-  found->second.moving = moving;
+  if (!FindEntry(key).ok()) return;
+  Entry& entry = entries_.at(key.name);
+  if (entry.phase != JobPhase::kRecovering) return;
+  entry.detail = progress.what;
+  entry.moving = progress.moving;
+  entry.lacks_memory = progress.lacks_memory;
 }
 
 Status JobRegistry::CheckRecoverable(const std::string& name, uint64_t epoch) const {
@@ -284,30 +309,29 @@ void JobRegistry::StoreOpenSteps(TimePoint deadline) {
   }
 }
 
-StatusOr<std::shared_ptr<persist::JobStorage>> JobRegistry::StorageOf(
-    const std::string& name) const {
+StatusOr<std::shared_ptr<persist::JobStorage>> JobRegistry::StorageOf(const JobKey& key) const {
   MutexLock lock(mutex_);
   RETURN_IF_ERROR(shutdown_);
-  const auto found = entries_.find(name);
-  if (found == entries_.end() || found->second.phase == JobPhase::kCreating) {
-    return Error(ErrorCode::kNotFound, "node {} has no job '{}'", node_name(), name);
+  ASSIGN_OR_RETURN(const Entry* const entry, FindEntry(key));
+  if (entry->phase == JobPhase::kCreating) {
+    return Error(ErrorCode::kNotFound, "node {} has no job '{}'", node_name(), key.name);
   }
-  if (found->second.storage == nullptr) {
+  if (entry->storage == nullptr) {
     return Error(ErrorCode::kUnsupported,
                  "job '{}' has no data directory on node {}; start luwud with --data-dir or "
                  "[storage] path",
-                 name, node_name());
+                 key.name, node_name());
   }
-  return found->second.storage;
+  return entry->storage;
 }
 
 StatusOr<StoredPoints> JobRegistry::ListStored(const std::string& name) const {
-  ASSIGN_OR_RETURN(const std::shared_ptr<persist::JobStorage> storage, StorageOf(name));
+  ASSIGN_OR_RETURN(const std::shared_ptr<persist::JobStorage> storage, StorageOf({name}));
   return StoredPoints{.points = storage->Points(), .checkpoints = storage->Checkpoints()};
 }
 
 Status JobRegistry::VerifyCheckpoint(const std::string& name, const std::string& checkpoint) const {
-  ASSIGN_OR_RETURN(const std::shared_ptr<persist::JobStorage> storage, StorageOf(name));
+  ASSIGN_OR_RETURN(const std::shared_ptr<persist::JobStorage> storage, StorageOf({name}));
   const StatusOr<persist::HeldCheckpoint> held = storage->HoldCheckpoint(checkpoint);
   if (CodeOf(held.status()) == ErrorCode::kNotFound) return OkStatus();
   RETURN_IF_ERROR(held.status());
@@ -318,14 +342,14 @@ Status JobRegistry::VerifyCheckpoint(const std::string& name, const std::string&
   ASSIGN_OR_RETURN(const Mapping buffer,
                    AllocateHuge(AlignUp(std::max<uint64_t>(largest, 1), persist::kIoAlignment)));
   for (const persist::ShardEntry& entry : held->entries) {
-    RETURN_IF_ERROR(StorageOf(name).status());  // still there
+    RETURN_IF_ERROR(StorageOf({name}).status());  // still there
     RETURN_IF_ERROR(ReadStored(*storage, entry, buffer.data()));
   }
   return OkStatus();
 }
 
 StatusOr<StoredPart> JobRegistry::FindStored(const std::string& name) const {
-  ASSIGN_OR_RETURN(std::shared_ptr<persist::JobStorage> storage, StorageOf(name));
+  ASSIGN_OR_RETURN(std::shared_ptr<persist::JobStorage> storage, StorageOf({name}));
   const persist::JobRecord record = storage->record();
   if (record.nodes_fingerprint != PlacementFingerprint(options_.nodes)) {
     return Error(ErrorCode::kUnsupported,
@@ -340,7 +364,7 @@ StatusOr<StoredPart> JobRegistry::FindStored(const std::string& name) const {
 
 Status JobRegistry::KeepCheckpoint(const CheckpointRequest& request) {
   ASSIGN_OR_RETURN(const std::shared_ptr<Job> job, Find(request.job, request.epoch));
-  ASSIGN_OR_RETURN(const std::shared_ptr<persist::JobStorage> storage, StorageOf(request.job));
+  ASSIGN_OR_RETURN(const std::shared_ptr<persist::JobStorage> storage, StorageOf({request.job}));
   for (const persist::Checkpoint& kept : storage->Checkpoints()) {
     if (kept.name == request.name && kept.point.step == request.step &&
         kept.created_unix_s == request.created_unix_s) {
@@ -360,12 +384,12 @@ Status JobRegistry::KeepCheckpoint(const CheckpointRequest& request) {
 }
 
 Status JobRegistry::DropCheckpoint(const std::string& job, const std::string& name) {
-  ASSIGN_OR_RETURN(const std::shared_ptr<persist::JobStorage> storage, StorageOf(job));
+  ASSIGN_OR_RETURN(const std::shared_ptr<persist::JobStorage> storage, StorageOf({job}));
   return storage->DeleteCheckpoint(name);
 }
 
 uint64_t JobRegistry::StoredBytes(const std::string& name) const {
-  const StatusOr<std::shared_ptr<persist::JobStorage>> storage = StorageOf(name);
+  const StatusOr<std::shared_ptr<persist::JobStorage>> storage = StorageOf({name});
   return storage.ok() ? (*storage)->used_bytes() : 0;
 }
 
@@ -377,11 +401,13 @@ std::vector<AbsentJob> JobRegistry::AbsentJobs() const {
     absent.push_back(
         {.name = name,
          .epoch = entry.epoch,
+         .lineage = entry.lineage,
          .phase = entry.phase,
          .detail = entry.detail,
          .unusable = !entry.unusable.empty(),
          .working = entry.phase == JobPhase::kRecovering && (entry.busy || entry.moving),
-         .restoring = entry.storage == nullptr ? "" : entry.storage->record().restoring});
+         .restoring = entry.storage == nullptr ? "" : entry.storage->record().restoring,
+         .lacks_memory = entry.lacks_memory});
   }
   return absent;
 }

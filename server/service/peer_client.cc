@@ -87,10 +87,11 @@ class GrpcPeerClient final : public PeerClient {
   }
   ~GrpcPeerClient() override { Shutdown(); }
 
-  void PrepareRollback(uint32_t node, const std::string& job, uint64_t round,
-                       PointsDone done) override {
-    auto call = Make<v1::PrepareRollbackRequest, v1::PrepareRollbackResponse>(node, job, kShortMs);
+  void PrepareRollback(uint32_t node, const JobKey& job, uint64_t round, PointsDone done) override {
+    auto call =
+        Make<v1::PrepareRollbackRequest, v1::PrepareRollbackResponse>(node, job.name, kShortMs);
     call->request.set_round(round);
+    call->request.set_lineage(job.lineage);
     Send(node, call, &v1::PeerService::StubInterface::async_interface::PrepareRollback,
          Points(std::move(done), call));
   }

@@ -19,6 +19,7 @@
 #include "common/rpc/tls.h"
 #include "common/tensor/placement.h"
 #include "server/cluster/recovery_round.h"
+#include "server/service/caller.h"
 #include "server/service/job_registry.h"
 
 namespace luwu {
@@ -32,7 +33,7 @@ class PeerClient {
 
   // `node` by index in the node list, another than this one. Errors name it. Calls that are given a
   // deadline wait until then for an answer, or 10 s when that is less.
-  virtual void PrepareRollback(uint32_t node, const std::string& job, uint64_t round,
+  virtual void PrepareRollback(uint32_t node, const JobKey& job, uint64_t round,
                                PointsDone done) = 0;
   virtual void RollBack(uint32_t node, const std::string& job, uint64_t round,
                         const persist::Point& target, Done done) = 0;
@@ -72,9 +73,10 @@ std::unique_ptr<PeerClient> MakePeerClient(std::vector<Node> nodes, uint32_t sel
                                            uint64_t nodes_fingerprint,
                                            const rpc::Credentials& credentials = nullptr);
 
-// Runs `start(i, done)` for i below `count` and waits until each has called its `done`.
+// Runs `start(i, done)` for i below `count` and waits until each has called its `done`. When
+// `caller` goes, what has not answered yet counts as kCancelled.
 template <typename Result, typename Start>
-std::vector<Result> AskAll(size_t count, const Start& start) {
+std::vector<Result> AskAll(size_t count, const Start& start, const Caller* caller = nullptr) {
   struct Gathering {
     Mutex mutex;
     CondVar changed;
@@ -96,8 +98,17 @@ std::vector<Result> AskAll(size_t count, const Start& start) {
   }
   std::vector<Result> results;
   MutexLock lock(gathering->mutex);
-  while (gathering->missing > 0) gathering->changed.Wait(gathering->mutex);
-  for (auto& result : gathering->results) results.push_back(*std::move(result));
+  while (gathering->missing > 0 && (caller == nullptr || !caller->gone())) {
+    if (caller == nullptr) {
+      gathering->changed.Wait(gathering->mutex);
+    } else {
+      gathering->changed.WaitUntil(gathering->mutex, DeadlineAfter(Caller::kLookMs));
+    }
+  }
+  for (const std::optional<Result>& result : gathering->results) {
+    results.push_back(result ? *result
+                             : Result(Error(ErrorCode::kCancelled, "the caller gave up")));
+  }
   return results;
 }
 

@@ -36,7 +36,7 @@ grpc::ServerUnaryReactor* PeerServiceImpl::PrepareRollback(
       return;
     }
     const StatusOr<StoredPoints> stored =
-        services_.jobs->PrepareRollback(asked.job(), asked.round());
+        services_.jobs->PrepareRollback({asked.job(), asked.lineage()}, asked.round());
     reply.Finish(stored.status(), [&] { FillStored(*stored, response); });
   });
 }

@@ -22,6 +22,20 @@ uint64_t RandomEpoch() {
   }
 }
 
+// Of a job whose checkpoint is not restored.
+const char* DescribeUntouched(JobPhase phase) {
+  switch (phase) {
+    case JobPhase::kRecovering:
+      return "the job is being brought back as before";
+    case JobPhase::kLost:
+      return "the job is lost as before";
+    case JobPhase::kCreating:
+    case JobPhase::kLive:
+      break;
+  }
+  return "the job goes on as it was";
+}
+
 bool EndsAsking(ErrorCode code) {
   return code == ErrorCode::kNotFound || code == ErrorCode::kStaleEpoch ||
          code == ErrorCode::kUnsupported || code == ErrorCode::kJobFailed;
@@ -63,13 +77,12 @@ void RecoveryDriver::Run() {
     }
     BeginRounds();
     for (auto active = active_.begin(); active != active_.end();) {
-      const std::string job = active->first;
       const bool due = std::chrono::steady_clock::now() >= active->second.not_before;
-      while (due && Advance(job, active->second)) {
+      while (due && Advance(active->second)) {
       }
       const Phase phase = active->second.round.phase();
       const bool ended = phase == Phase::kDone || phase == Phase::kImpossible;
-      if (ended) Conclude(job, active->second);
+      if (ended) Conclude(active->second);
       active = ended ? active_.erase(active) : std::next(active);
     }
   } while (Pause(kPauseMs));
@@ -90,108 +103,148 @@ Status RecoveryDriver::Begin(const Request& request) {
 }
 
 // Looks, and reads all of it, before anything is stopped: going back drops the newer points.
-Status RecoveryDriver::CheckCheckpoint(const std::string& job, const std::string& checkpoint,
-                                       TimePoint deadline) {
+Status RecoveryDriver::CheckCheckpoint(const DescribedJob& job, const std::string& checkpoint,
+                                       const Caller& caller) {
+  const std::string& name = job.spec.name;
   const std::vector<Node>& nodes = registry_->nodes();
   RecoveryRound look(
-      {.job = job, .nodes = nodes, .lead = registry_->lead(), .checkpoint = checkpoint});
+      {.job = name, .nodes = nodes, .lead = registry_->lead(), .checkpoint = checkpoint});
   const std::vector<uint32_t> asked = look.Pending();
-  const auto answers =
-      AskAll<StatusOr<StoredPoints>>(asked.size(), [&](size_t i, PeerClient::PointsDone done) {
+  const auto answers = AskAll<StatusOr<StoredPoints>>(
+      asked.size(),
+      [&](size_t i, PeerClient::PointsDone done) {
         if (asked[i] != registry_->self()) {
-          peers_->VerifyStored(asked[i], {job, checkpoint}, deadline, std::move(done));
+          peers_->VerifyStored(asked[i], {name, checkpoint}, caller.deadline(), std::move(done));
           return;
         }
-        const Status sound = registry_->VerifyCheckpoint(job, checkpoint);
-        done(sound.ok() ? registry_->ListStored(job) : StatusOr<StoredPoints>(sound));
-      });
+        const Status sound = registry_->VerifyCheckpoint(name, checkpoint);
+        done(sound.ok() ? registry_->ListStored(name) : StatusOr<StoredPoints>(sound));
+      },
+      &caller);
   if (const Status sound = AllErrors(answers); !sound.ok()) {
-    return Annotate(sound, fmt::format("checkpoint '{}' of job {} cannot be restored, and the job "
-                                       "goes on as it was",
-                                       checkpoint, job));
+    return Annotate(sound, fmt::format("checkpoint '{}' of job {} cannot be restored, and {}",
+                                       checkpoint, name, DescribeUntouched(job.phase)));
   }
   for (size_t i = 0; i < asked.size(); ++i) look.OnPrepared(asked[i], answers[i]);
   if (look.phase() != Phase::kImpossible) return OkStatus();
-  return Error(ErrorCode::kNotFound, "job {}: {}", job, look.reason());
+  return Error(ErrorCode::kNotFound, "job {}: {}", name, look.reason());
 }
 
 StatusOr<persist::Point> RecoveryDriver::Restore(const std::string& job,
                                                  const std::string& checkpoint,
-                                                 TimePoint deadline) {
-  RETURN_IF_ERROR(CheckCheckpoint(job, checkpoint, deadline));
+                                                 const Caller& caller) {
+  ASSIGN_OR_RETURN(DescribedJob described, registry_->Describe(job));
+  described.spec.name = job;  // that of a job whose record cannot be read is empty
+  const JobKey key{job, described.lineage};
+  RETURN_IF_ERROR(CheckCheckpoint(described, checkpoint, caller));
+  if (caller.gone()) return Error(ErrorCode::kCancelled, "the caller gave up");
   MutexLock lock(mutex_);
   if (stopping_) return Error(ErrorCode::kUnavailable, "this node is shutting down");
   if (wishes_.contains(job)) {
     return Error(ErrorCode::kState, "another checkpoint of job {} is being restored", job);
   }
-  wishes_[job] = {.checkpoint = checkpoint, .waits_for = "its turn", .result = std::nullopt};
+  wishes_[job] = {.lineage = key.lineage,
+                  .checkpoint = checkpoint,
+                  .waits_for = "its turn",
+                  .result = std::nullopt};
   wanted_ = true;
   changed_.NotifyAll();
-  while (!wishes_[job].result && !stopping_ && MillisecondsUntil(deadline) > 0) {
-    changed_.WaitUntil(mutex_, deadline);
+  Status exists;
+  while (!wishes_[job].result && !stopping_ && exists.ok() && caller.waits()) {
+    changed_.WaitUntil(mutex_, caller.next_look());
+    exists = registry_->CheckExists(key);
   }
   const Wish wish = std::move(wishes_[job]);
   wishes_.erase(job);
   if (wish.result) return *wish.result;
   if (stopping_) return Error(ErrorCode::kUnavailable, "this node is shutting down");
+  RETURN_IF_ERROR(exists);
   return Error(ErrorCode::kDeadline,
                "job {} has not gone back to checkpoint '{}' in time: it waits for {}; it goes on "
                "by itself, and luwuctl status shows how far it is",
                job, checkpoint, wish.waits_for);
 }
 
-void RecoveryDriver::BeginRounds() {
-  std::map<std::string, std::string> jobs;  // and the checkpoint of a restore that was cut
+std::map<std::string, JobKey> RecoveryDriver::TakeBegun() {
   std::map<std::string, uint64_t> begun;
-  std::map<std::string, std::string> checkpoints;
   {
     MutexLock lock(mutex_);
     begun.swap(begun_);
-    for (const auto& [job, wish] : wishes_) {
-      if (!wish.result) checkpoints[job] = wish.checkpoint;
+  }
+  std::map<std::string, JobKey> jobs;
+  for (const auto& [job, epoch] : begun) {
+    const StatusOr<DescribedJob> described = registry_->Describe(job);
+    // Once more: a round may have done what was asked for meanwhile.
+    if (described.ok() && registry_->CheckRecoverable(job, epoch).ok()) {
+      jobs[job] = {job, described->lineage};
     }
   }
-  for (const auto& [job, epoch] : begun) {
-    // Once more: a round may have done what was asked for meanwhile.
-    if (registry_->CheckRecoverable(job, epoch).ok()) jobs[job] = "";
+  return jobs;
+}
+
+void RecoveryDriver::BeginRounds() {
+  for (auto& [name, active] : active_) {
+    const Status exists = registry_->CheckExists(active.job);
+    if (!exists.ok()) active.round.GiveUp(MessageOf(exists));
+  }
+  std::map<std::string, Wish> wishes;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [job, wish] : wishes_) {
+      if (!wish.result) wishes[job] = wish;
+    }
+  }
+  for (const auto& [job, wish] : wishes) {
+    const auto found = active_.find(job);
+    if (found != active_.end() && found->second.job.lineage == wish.lineage &&
+        found->second.round.checkpoint() == wish.checkpoint) {
+      continue;
+    }
+    const JobKey key{job, wish.lineage};
+    if (!registry_->CheckExists(key).ok()) continue;  // who waits for it looks, too
+    impossible_.erase({wish.lineage, wish.checkpoint});
+    StartRound(key, wish.checkpoint, {}, 0);
   }
   for (const AbsentJob& job : registry_->AbsentJobs()) {
-    if (job.phase == JobPhase::kRecovering) jobs[job.name] = job.restoring;
+    if (job.phase != JobPhase::kRecovering || active_.contains(job.name)) continue;
+    // A restore that was cut goes on.
+    const bool goes_on = !impossible_.contains({job.lineage, job.restoring});
+    StartRound({job.name, job.lineage}, goes_on ? job.restoring : "", {}, 0);
   }
-  for (const auto& [job, checkpoint] : checkpoints) {
-    const auto found = active_.find(job);
-    if (found != active_.end() && found->second.round.checkpoint() == checkpoint) continue;
-    active_.erase(job);
-    StartRound(job, checkpoint, {}, 0);
-  }
-  for (const auto& [job, checkpoint] : jobs) {
-    if (!active_.contains(job)) StartRound(job, checkpoint, {}, 0);
+  for (const auto& [name, job] : TakeBegun()) {
+    if (!active_.contains(name)) StartRound(job, "", {}, 0);
   }
 }
 
-void RecoveryDriver::StartRound(const std::string& job, std::string checkpoint,
+void RecoveryDriver::StartRound(const JobKey& job, std::string checkpoint,
                                 std::vector<DoubtfulPoint> doubtful, uint64_t pause_ms) {
-  RecoveryRound round({.job = job,
+  RecoveryRound round({.job = job.name,
                        .nodes = registry_->nodes(),
                        .lead = registry_->lead(),
                        .checkpoint = std::move(checkpoint),
                        .doubtful = std::move(doubtful)});
   const uint64_t epoch = RandomEpoch();
-  LogInfo("recovery_begins", "job={} epoch={:016x} checkpoint=\"{}\"", job, epoch,
+  LogInfo("recovery_begins", "job={} epoch={:016x} checkpoint=\"{}\"", job.name, epoch,
           round.checkpoint());
-  active_.insert_or_assign(job, Active{.epoch = epoch,
-                                       .round = std::move(round),
-                                       .told = "",
-                                       .not_before = DeadlineAfter(pause_ms)});
+  Active active{.job = job,
+                .epoch = epoch,
+                .round = std::move(round),
+                .told = "",
+                .not_before = DeadlineAfter(pause_ms)};
+  active_.insert_or_assign(active.job.name, active);
 }
 
-void RecoveryDriver::NoteWait(const std::string& job, const RecoveryRound& round,
-                              const std::string& what) {
+void RecoveryDriver::NoteWait(const Active& active, const std::string& what) {
+  const RecoveryRound& round = active.round;
   const Phase phase = round.phase();
-  registry_->NoteProgress(job, what,
-                          phase == Phase::kRollingBack || phase == Phase::kRollingBackLead);
+  registry_->NoteProgress(
+      active.job, {.what = what,
+                   .moving = phase == Phase::kRollingBack || phase == Phase::kRollingBackLead,
+                   .lacks_memory = round.waits_code() == ErrorCode::kResourceExhausted});
   MutexLock lock(mutex_);
-  if (const auto wish = wishes_.find(job); wish != wishes_.end()) wish->second.waits_for = what;
+  const auto wish = wishes_.find(active.job.name);
+  if (wish == wishes_.end() || wish->second.lineage != active.job.lineage) return;
+  wish->second.waits_for = what;
 }
 
 std::string RecoveryDriver::DescribeAsked(const RecoveryRound& round) const {
@@ -204,47 +257,47 @@ std::string RecoveryDriver::DescribeAsked(const RecoveryRound& round) const {
   return fmt::format("{} to {}", names, round.phase() == Phase::kPreparing ? "stop" : "go back");
 }
 
-bool RecoveryDriver::Advance(const std::string& job, Active& active) {
+bool RecoveryDriver::Advance(Active& active) {
   {
     MutexLock lock(mutex_);
     if (stopping_) return false;
   }
   const Phase before = active.round.phase();
   if (active.round.Pending().empty()) return false;
-  NoteWait(job, active.round, DescribeAsked(active.round));
-  Ask(job, active);
-  NoteWait(job, active.round, active.round.reason());
+  NoteWait(active, DescribeAsked(active.round));
+  Ask(active);
+  NoteWait(active, active.round.reason());
   if (active.round.phase() == Phase::kAgain) {
-    LogWarning("recovery_again", "job={} why=\"{}\"", job, active.round.reason());
-    const RecoveryRound former = active.round;  // which the next one replaces
-    StartRound(job, former.checkpoint(), former.doubtful(), former.pause_ms());
+    LogWarning("recovery_again", "job={} why=\"{}\"", active.job.name, active.round.reason());
+    const Active former = active;  // which the next one replaces
+    StartRound(former.job, former.round.checkpoint(), former.round.doubtful(),
+               former.round.pause_ms());
     return false;  // after a pause
   }
   if (active.told != active.round.reason()) {
     active.told = active.round.reason();
-    LogInfo("recovery", "job={} state=\"{}\"", job, active.told);
+    LogInfo("recovery", "job={} state=\"{}\"", active.job.name, active.told);
   }
   return active.round.phase() != before;
 }
 
 // The others at the same time, then this node: the lead.
-void RecoveryDriver::Ask(const std::string& job, Active& active) {
+void RecoveryDriver::Ask(Active& active) {
   RecoveryRound& round = active.round;
-  const bool preparing = round.phase() == Phase::kPreparing;
+  const std::string& job = active.job.name;
   std::vector<uint32_t> others = round.Pending();
   const bool self = std::erase(others, registry_->self()) > 0;
-  if (preparing) {
-    const auto answers =
-        AskAll<StatusOr<StoredPoints>>(others.size(), [&](size_t i, PeerClient::PointsDone done) {
-          peers_->PrepareRollback(others[i], job, active.epoch, std::move(done));
-        });
-    for (size_t i = 0; i < others.size(); ++i) round.OnPrepared(others[i], answers[i]);
-    if (self) {
-      round.OnPrepared(registry_->self(), registry_->PrepareRollback(job, active.epoch));
-    }
+  if (round.phase() == Phase::kPreparing) {
+    Prepare(active, others, self);
     return;
   }
-  if (!NoteRestore(job, round)) return;
+  // Before the first node goes back: the others then have nothing in common with this one but the
+  // checkpoint, so a lead that starts again has to go on with it.
+  if (!round.checkpoint().empty()) {
+    const Status noted = registry_->NoteRestore(active.job, round.checkpoint());
+    round.OnNoted(noted);
+    if (!noted.ok()) return;
+  }
   const persist::Point target = round.target();
   const auto answers = AskAll<Status>(others.size(), [&](size_t i, PeerClient::Done done) {
     peers_->RollBack(others[i], job, active.epoch, target, std::move(done));
@@ -255,32 +308,39 @@ void RecoveryDriver::Ask(const std::string& job, Active& active) {
   }
 }
 
-// Before the first node goes back: the others then have nothing in common with this one but the
-// checkpoint, so a lead that starts again has to go on with it.
-bool RecoveryDriver::NoteRestore(const std::string& job, const RecoveryRound& round) {
-  if (round.checkpoint().empty()) return true;
-  const Status noted = registry_->NoteRestore(job, round.checkpoint());
-  if (noted.ok()) return true;
-  LogWarning("restore_not_noted", "job={} checkpoint=\"{}\" why=\"{}\"", job, round.checkpoint(),
-             ToString(noted));
-  return false;
+void RecoveryDriver::Prepare(Active& active, const std::vector<uint32_t>& others, bool self) {
+  const auto answers =
+      AskAll<StatusOr<StoredPoints>>(others.size(), [&](size_t i, PeerClient::PointsDone done) {
+        peers_->PrepareRollback(others[i], active.job, active.epoch, std::move(done));
+      });
+  RecoveryRound& round = active.round;
+  for (size_t i = 0; i < others.size(); ++i) round.OnPrepared(others[i], answers[i]);
+  if (self) {
+    round.OnPrepared(registry_->self(), registry_->PrepareRollback(active.job, active.epoch));
+  }
 }
 
-void RecoveryDriver::Conclude(const std::string& job, const Active& active) {
+void RecoveryDriver::Conclude(const Active& active) {
   const RecoveryRound& round = active.round;
+  const std::string& job = active.job.name;
   const bool done = round.phase() == Phase::kDone;
   LogInfo(done ? "recovery_done" : "recovery_impossible", "job={} epoch={:016x} state=\"{}\"", job,
           active.epoch, round.reason());
   // Without its checkpoint the job goes back to its newest point, in a round of its own.
-  if (!done && round.checkpoint().empty()) registry_->Condemn(job, round.reason());
-  if (!done && !round.checkpoint().empty()) {
-    const Status cleared = registry_->NoteRestore(job, "");
-    if (!cleared.ok())
+  if (!done && round.checkpoint().empty()) registry_->Condemn(active.job, round.reason());
+  if (!done && !round.checkpoint().empty() && registry_->CheckExists(active.job).ok()) {
+    const Status cleared = registry_->NoteRestore(active.job, "");
+    if (!cleared.ok()) {
+      impossible_.insert({active.job.lineage, round.checkpoint()});
       LogWarning("restore_not_cleared", "job={} why=\"{}\"", job, ToString(cleared));
+    }
   }
   MutexLock lock(mutex_);
   const auto wish = wishes_.find(job);
-  if (wish == wishes_.end() || wish->second.checkpoint != round.checkpoint()) return;
+  if (wish == wishes_.end() || wish->second.lineage != active.job.lineage ||
+      wish->second.checkpoint != round.checkpoint()) {
+    return;
+  }
   if (done) {
     wish->second.result = round.target();
   } else {
@@ -310,12 +370,13 @@ void RecoveryDriver::AskLeadAbout(const AbsentJob& job, Asked* asked) {
   const Status& answer = answers[0];
   asked->heard = asked->heard || answer.ok() || EndsAsking(CodeOf(answer));
   if (EndsAsking(CodeOf(answer))) {
-    registry_->Condemn(job.name, MessageOf(answer));
+    registry_->Condemn({job.name, job.lineage}, MessageOf(answer));
     return;
   }
   registry_->Reconsider(job.name, "the lead brings it back");
   if (!answer.ok()) {
-    registry_->NoteProgress(job.name, "waiting for the lead: " + MessageOf(answer), false);
+    registry_->NoteProgress({job.name, job.lineage},
+                            {.what = "waiting for the lead: " + MessageOf(answer)});
   }
 }
 

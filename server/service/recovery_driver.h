@@ -6,6 +6,8 @@
 // One thread, "luwu-recover", so that rounds follow each other: a node that stands still delays
 // them by its calls' deadlines. Answers are logged; what a job waits for is in its status.
 //
+// A round is of a job, not of a name: it ends when the job is deleted, whatever has the name then.
+//
 // Owned by the daemon, which stops it before the registry goes. Begin and Restore from any thread.
 #pragma once
 
@@ -13,14 +15,17 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/sync.h"
 #include "server/cluster/recovery_round.h"
+#include "server/service/caller.h"
 #include "server/service/job_registry.h"
 #include "server/service/peer_client.h"
 
@@ -46,13 +51,15 @@ class RecoveryDriver {
   Status Begin(const Request& request) LUWU_EXCLUDES(mutex_);
 
   // On the lead: rolls the job back to a checkpoint, and waits until every node serves it. The
-  // target that was reached. kNotFound without stopping the job, kDeadline naming what it waits for
-  // (it goes on), kState while another checkpoint of the job is being restored.
+  // target that was reached. kNotFound without stopping the job, or because it was deleted
+  // meanwhile, kDeadline naming what it waits for (it goes on, as when the caller goes), kState
+  // while another checkpoint of the job is being restored.
   StatusOr<persist::Point> Restore(const std::string& job, const std::string& checkpoint,
-                                   TimePoint deadline) LUWU_EXCLUDES(mutex_);
+                                   const Caller& caller) LUWU_EXCLUDES(mutex_);
 
  private:
   struct Active {
+    JobKey job;
     uint64_t epoch = 0;  // of the round
     RecoveryRound round;
     std::string told;  // the reason that was logged last
@@ -60,6 +67,7 @@ class RecoveryDriver {
   };
   // A checkpoint that somebody wants, until it has been gone back to.
   struct Wish {
+    uint64_t lineage = 0;  // of the job
     std::string checkpoint;
     std::string waits_for;  // in words
     std::optional<StatusOr<persist::Point>> result;
@@ -74,26 +82,30 @@ class RecoveryDriver {
   void Run();
   bool Pause(uint64_t ms) LUWU_EXCLUDES(mutex_);
   void BeginRounds() LUWU_EXCLUDES(mutex_);
-  void StartRound(const std::string& job, std::string checkpoint,
-                  std::vector<DoubtfulPoint> doubtful, uint64_t pause_ms);
-  // False: not yet, ask again.
-  bool NoteRestore(const std::string& job, const RecoveryRound& round);
+  void StartRound(const JobKey& job, std::string checkpoint, std::vector<DoubtfulPoint> doubtful,
+                  uint64_t pause_ms);
+  // The job may have been deleted since.
+  std::map<std::string, JobKey> TakeBegun() LUWU_EXCLUDES(mutex_);
   // True while there is something to do at once.
-  bool Advance(const std::string& job, Active& active);
-  void Ask(const std::string& job, Active& active);
-  void Conclude(const std::string& job, const Active& active) LUWU_EXCLUDES(mutex_);
+  bool Advance(Active& active);
+  void Ask(Active& active);
+  void Prepare(Active& active, const std::vector<uint32_t>& others, bool self);
+  void Conclude(const Active& active) LUWU_EXCLUDES(mutex_);
   // For status, and for who waits for a checkpoint.
   std::string DescribeAsked(const RecoveryRound& round) const;
-  void NoteWait(const std::string& job, const RecoveryRound& round, const std::string& what)
-      LUWU_EXCLUDES(mutex_);
+  void NoteWait(const Active& active, const std::string& what) LUWU_EXCLUDES(mutex_);
   void AskLead();
   void AskLeadAbout(const AbsentJob& job, Asked* asked);
-  Status CheckCheckpoint(const std::string& job, const std::string& checkpoint, TimePoint deadline);
+  Status CheckCheckpoint(const DescribedJob& job, const std::string& checkpoint,
+                         const Caller& caller);
 
   JobRegistry* const registry_;
   PeerClient* const peers_;
   std::map<std::string, Active> active_;  // the thread's own
-  std::map<std::string, Asked> asked_;    // likewise, on other nodes than the lead
+  // Restores that were cut, by lineage and checkpoint, and turned out to be impossible: a storage
+  // that has failed cannot forget them.
+  std::set<std::pair<uint64_t, std::string>> impossible_;  // likewise
+  std::map<std::string, Asked> asked_;                     // likewise, on other nodes than the lead
   std::thread thread_;
   Mutex mutex_;
   CondVar changed_;

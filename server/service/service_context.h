@@ -31,7 +31,8 @@ struct ServiceContext {
   SessionTable* sessions = nullptr;
   WorkQueue* control_queue = nullptr;  // what takes long or gigabytes
   WorkQueue* read_queue = nullptr;     // reads, which wait for their clients
-  WorkQueue* points_queue = nullptr;   // checkpoints, which wait for all nodes
+  WorkQueue* points_queue = nullptr;   // checkpoints, which wait for all nodes and their disks
+  WorkQueue* lists_queue = nullptr;    // what is asked about them, and their deletion
   CheckpointMaker* checkpoints = nullptr;
   RecoveryDriver* recovery = nullptr;  // null without a data directory
   const StatusCollector* status = nullptr;

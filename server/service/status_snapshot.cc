@@ -58,6 +58,13 @@ void CheckWorkers(const JobSnapshot& job, std::vector<StatusCheck>* checks) {
   }
 }
 
+std::string HintOfStall(const DaemonSnapshot& snapshot) {
+  if (snapshot.storage && snapshot.storage->full) {
+    return fmt::format("updates wait for space in {} (STORAGE_FULL)", snapshot.storage->path);
+  }
+  return "look for a worker whose last_step is behind or that holds all its slots";
+}
+
 void CheckAbsent(const std::vector<AbsentJob>& jobs, std::vector<StatusCheck>* checks) {
   for (const AbsentJob& job : jobs) {
     if (job.phase == JobPhase::kLost) {
@@ -71,7 +78,10 @@ void CheckAbsent(const std::vector<AbsentJob>& jobs, std::vector<StatusCheck>* c
     } else {
       checks->push_back({"JOB_RECOVERING", Severity::kWarn,
                          fmt::format("job {} is recovering: {}", job.name, job.detail),
-                         "start every daemon of the cluster; workers wait or open it again",
+                         job.lacks_memory
+                             ? "raise memory.budget of the node that lacks memory and restart it, "
+                               "or delete another job there; workers wait or open it again"
+                             : "start every daemon of the cluster; workers wait or open it again",
                          job.name});
     }
   }
@@ -87,7 +97,8 @@ void CheckStorage(const persist::StorageSnapshot& storage, uint32_t warn_percent
   if (storage.full) {
     checks->push_back({"STORAGE_FULL", Severity::kErr,
                        fmt::format("{} writes wait: {}", storage.waiting_writes, *storage.full),
-                       "make space, or raise storage.budget; training goes on by itself then"});
+                       "make space (remove files when inodes are what is missing), or raise "
+                       "storage.budget; training goes on by itself then"});
   }
   // docs/operating/storage.md promised this warning before there was one.
   const double limit = double(storage.budget_bytes) * warn_percent / 100;
@@ -143,8 +154,7 @@ std::vector<StatusCheck> StatusCollector::Judge(const DaemonSnapshot& snapshot) 
       checks.push_back({"STEP_STALLED", Severity::kWarn,
                         fmt::format("job {}: step {} is open and nothing has arrived for {:.1f} s",
                                     job.name, job.current_step, double(stalled_ms) / 1000),
-                        "look for a worker whose last_step is behind or that holds all its slots",
-                        job.name});
+                        HintOfStall(snapshot), job.name});
     }
   }
   CheckAbsent(snapshot.absent_jobs, &checks);

@@ -167,6 +167,7 @@ def test_what_can_never_be_read_makes_the_job_lost_with_the_shard_and_the_remedy
     cluster = durable_cluster(nodes=2)
     trainer = Trainer(cluster.endpoints, job_of("ruined"), Oracle())
     trainer.train_until(3)
+    assert ctl(cluster, "checkpoint", "create", "ruined", "kept").returncode == 0
     for node in (0, 1):
         cluster.kill(node)
     start_with(cluster, 1, "persist.read=error(EIO)")
@@ -174,6 +175,8 @@ def test_what_can_never_be_read_makes_the_job_lost_with_the_shard_and_the_remedy
     assert "node1" in found["node0"][1] and "shard" in found["node0"][1], found
     with pytest.raises(luwu.JobFailedError, match="luwuctl delete ruined"):
         trainer.session.reopen(20.0)
+    refused = ctl(cluster, "checkpoint", "restore", "ruined", "kept")
+    assert refused.returncode == 1 and "is lost as before" in refused.stderr, refused.stderr
     assert ctl(cluster, "delete", "ruined").returncode == 0
     assert jobs_of(cluster, "ruined") == {}
 
@@ -263,6 +266,85 @@ def test_job_is_deleted_on_all_nodes_while_one_is_rolling_it_back(durable_cluste
         cluster.kill(node)
     cluster.start()
     assert jobs_of(cluster, "busy") == {}
+
+
+def test_restore_of_a_job_that_is_deleted_ends_and_leaves_the_next_of_that_name_alone(
+    durable_cluster,
+):
+    """Its round never ended: checkpoint commands hung, and the next job was stopped and lost."""
+    cluster = durable_cluster(nodes=2)
+    cluster.kill(1)
+    failpoints = "persist.rollback.before=delay(3000)@1"
+    cluster.daemons[1].env = {**os.environ, "LUWU_FAILPOINTS": failpoints}
+    cluster.start(1)
+    other = Trainer(cluster.endpoints, job_of("other"), Oracle())
+    other.train_until(1)
+    trainer = Trainer(cluster.endpoints, job_of("raced"), Oracle())
+    trainer.train_until(2)
+    assert ctl(cluster, "checkpoint", "create", "raced", "base").returncode == 0
+    trainer.session.close()
+    restores = []
+    thread = threading.Thread(
+        target=lambda: restores.append(ctl(cluster, "checkpoint", "restore", "raced", "base"))
+    )
+    thread.start()
+    await_jobs(cluster, "raced", lambda found: "going back" in found.get("node1", ("", ""))[1])
+    deleted = ctl(cluster, "delete", "raced", "--force")
+    assert deleted.returncode == 0, deleted.stderr
+    thread.join(TIMEOUT_S)
+    assert restores and restores[0].returncode == 1, restores
+    assert "raced" in restores[0].stderr
+    listed = ctl(cluster, "checkpoint", "list", "other")
+    assert listed.returncode == 0, listed.stderr
+    # Without a point: it could not come back if somebody stopped it.
+    spec = job_of("raced", durable_every=0, durability="memory")
+    fresh = Trainer(cluster.endpoints, spec, Oracle())
+    log = cluster.daemons[0].log().count("recovery_begins job=raced")
+    fresh.train_until(3)
+    # What the round of the old job would do, it would do before this one is through.
+    assert ctl(cluster, "checkpoint", "create", "other", "mark").returncode == 0
+    assert ctl(cluster, "checkpoint", "restore", "other", "mark").returncode == 0
+    fresh.train_until(6)
+    fresh.check()
+    assert fresh.rollbacks == []
+    assert cluster.daemons[0].log().count("recovery_begins job=raced") == log
+
+
+def test_checkpoint_made_while_its_job_is_deleted_does_not_keep_the_node_from_starting(
+    durable_cluster, tmp_path
+):
+    """Its record was written after the job's were removed: no start got beyond it."""
+    cluster = durable_cluster(nodes=2)
+    cluster.kill(1)
+    reached = tmp_path / "failpoints"
+    cluster.daemons[1].env = {
+        **os.environ,
+        "LUWU_FAILPOINTS": "persist.checkpoint=delay(7000)@1",  # longer than a deletion waits
+        "LUWU_FAILPOINT_LOG": str(reached),
+    }
+    cluster.start(1)
+    other = Trainer(cluster.endpoints, job_of("other"), Oracle())
+    other.train_until(2)
+    trainer = Trainer(cluster.endpoints, job_of("victim"), Oracle())
+    trainer.train_until(2)
+    trainer.session.close()
+    thread = threading.Thread(target=lambda: ctl(cluster, "checkpoint", "create", "victim", "late"))
+    thread.start()
+    end = time.monotonic() + WAIT_S
+    while not (reached.exists() and "persist.checkpoint" in reached.read_text()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    deleted = ctl(cluster, "delete", "victim", "--force")
+    thread.join(TIMEOUT_S)
+    assert deleted.returncode == 0, deleted.stderr
+    for node in (0, 1):
+        cluster.kill(node)
+    cluster.daemons[1].env = None
+    cluster.start()
+    assert jobs_of(cluster, "victim") == {}
+    other.resume()
+    other.train_until(4)
+    other.check()
 
 
 def test_lead_that_keeps_a_job_keeps_it_everywhere(durable_cluster):

@@ -3,12 +3,13 @@
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import luwu
 import numpy as np
 import pytest
 from durable_training import LAYERS, Oracle, Trainer, gradient_of, job_of
-from programs import luwuctl
+from programs import LUWUCTL, TIMEOUT_S, luwuctl
 
 RESUME_S = 10  # after space has come back
 
@@ -67,6 +68,51 @@ def test_jobs_that_shared_the_memory_of_a_node_share_it_again_after_a_restart(st
     trainer.check()
     trainer.close()
     with luwu.Session(cluster.endpoints, large, 0) as session:
+        session.wait_loaded(30)
+        assert session.current_step == 1
+
+
+def test_job_that_lacks_memory_after_a_restart_says_so_on_all_nodes(start_cluster):
+    """All daemons ran, and the hint was to start them."""
+    cluster = start_cluster(nodes=2, storage=True, memory="256MiB")
+    elements = 1 << 20
+    layers = tuple(
+        luwu.LayerSpec(f"l{i}", elements, (luwu.TensorSpec(f"t{i}", (elements,), 0),))
+        for i in range(8)
+    )
+    job = luwu.JobSpec(
+        "tight", 1, layers, shard_elements=1 << 18, overflow_bytes=1 << 20, durable_every=1,
+        durability="synced",
+    )  # fmt: skip
+    with luwu.Session(cluster.endpoints, job, 0) as session:
+        session.finish_load(allow_missing=True)
+        session.begin_step(0)
+        for layer in range(8):
+            session.push(layer, np.full(elements, 1e-3, np.float32))
+        assert session.commit(0).applied
+    cluster.kill(1)
+    config = Path(cluster.daemons[1].arguments[-1])
+    text = config.read_text()
+    assert 'budget = "256MiB"' in text
+    config.write_text(text.replace('budget = "256MiB"', 'budget = "16MiB"'))
+    cluster.start(1)
+
+    def hints():
+        return {
+            node["name"]: check["hint"]
+            for node in luwuctl(cluster.endpoints, "status")["nodes"]
+            for check in node["status"].get("checks", [])
+            if check["name"] == "JOB_RECOVERING"
+        }
+
+    end = time.monotonic() + RESUME_S
+    while not (len(found := hints()) == 2 and all("memory.budget" in h for h in found.values())):
+        assert time.monotonic() < end, found
+        time.sleep(0.1)
+    cluster.kill(1)
+    config.write_text(text)
+    cluster.start(1)
+    with luwu.Session(cluster.endpoints, job, 0, timeout_s=60.0) as session:
         session.wait_loaded(30)
         assert session.current_step == 1
 
@@ -178,3 +224,51 @@ def test_a_daemon_starts_on_a_full_disk_and_a_job_can_be_deleted_there(
     again.session.close()
     luwu.delete_job(cluster.endpoints, "full")
     assert shutil.disk_usage(small_disk).free > 0
+
+
+def test_checkpoint_that_waits_for_a_full_disk_holds_no_other_command_up(
+    start_cluster, small_disk, tmp_path
+):
+    """All commands of all jobs stood behind it, its remedies too, also when luwuctl was gone."""
+    (tmp_path / "node0").mkdir()
+    (small_disk / "data").mkdir()
+    (tmp_path / "node0" / "data").symlink_to(small_disk / "data")
+    cluster = start_cluster(nodes=1, storage=True, folder=tmp_path)
+
+    def run(*arguments):
+        return subprocess.run(
+            [str(LUWUCTL), "-e", cluster.endpoints, *arguments],
+            capture_output=True, text=True, timeout=TIMEOUT_S,
+        )  # fmt: skip
+
+    idle = Trainer(cluster.endpoints, job_of("idle"), Oracle())
+    idle.train_until(2)
+    for name in ("one", "two"):
+        assert run("checkpoint", "create", "idle", name).returncode == 0
+    trainer = Trainer(cluster.endpoints, job_of("full", durability="synced"), Oracle())
+    trainer.train_until(3)
+    fill(small_disk / "ballast")
+    with pytest.raises(luwu.DeadlineError):
+        for step in range(3, 5000):
+            trainer.session.begin_step(step, timeout_s=3)
+            for layer in range(LAYERS):
+                trainer.session.push(layer, gradient_of(step, layer), timeout_s=3)
+            trainer.session.commit(step, timeout_s=3)
+            trainer.step = step + 1
+    create = [str(LUWUCTL), "-e", cluster.endpoints, "checkpoint", "create", "full", "late"]
+    waiting = subprocess.Popen(create, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    for command in (["list", "idle"], ["delete", "idle", "one"], ["restore", "idle", "two"]):
+        done = run("--timeout-ms", "20000", "checkpoint", *command)
+        assert done.returncode == 0, (command, done.stderr)
+    assert waiting.poll() is None
+    busy = run("--timeout-ms", "1000", "checkpoint", "delete", "full", "late")
+    assert busy.returncode == 1 and "is being made" in busy.stderr, busy.stderr
+    waiting.kill()
+    waiting.wait()
+    # Its caller is gone, and so is the wait: the name is free.
+    end = time.monotonic() + RESUME_S
+    while "has no checkpoint" not in run("checkpoint", "delete", "full", "late").stderr:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    (small_disk / "ballast").unlink()
+    assert trainer.session.commit(trainer.step, timeout_s=RESUME_S).applied

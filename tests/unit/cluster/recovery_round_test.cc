@@ -188,6 +188,40 @@ TEST(RecoveryRound, CheckpointIsTheTargetWhenAllHaveTheSame) {
   EXPECT_EQ(round.target(), PointAt(4));
 }
 
+// Bug: the round of a job that was deleted asked again for ever.
+TEST(RecoveryRound, RestoreThatCannotBeNotedEndsOrWaits) {
+  const persist::Checkpoint kept = {.name = "best", .point = PointAt(4)};
+  for (const ErrorCode code :
+       {ErrorCode::kNotFound, ErrorCode::kUnsupported, ErrorCode::kJobFailed}) {
+    RecoveryRound round = RoundOf(2, "best");
+    for (uint32_t node = 0; node < 2; ++node) round.OnPrepared(node, Stored({}, {kept}));
+    round.OnNoted(MakeError(code, "there is no job 'gpt'"));
+    EXPECT_EQ(round.phase(), Phase::kImpossible);
+    EXPECT_EQ(round.reason(), "node n0: there is no job 'gpt'");
+    EXPECT_TRUE(round.Pending().empty());
+  }
+  RecoveryRound round = RoundOf(2, "best");
+  for (uint32_t node = 0; node < 2; ++node) round.OnPrepared(node, Stored({}, {kept}));
+  round.OnNoted(Error(ErrorCode::kCorrupt, "the storage takes no writes"));
+  EXPECT_EQ(round.phase(), Phase::kRollingBack);
+  EXPECT_EQ(round.reason(), "waiting for node n0: the storage takes no writes");
+  round.OnNoted(OkStatus());
+  EXPECT_EQ(round.phase(), Phase::kRollingBack);
+  round.GiveUp("job 'gpt' was deleted");
+  EXPECT_EQ(round.phase(), Phase::kImpossible);
+}
+
+TEST(RecoveryRound, SaysWhatKindOfErrorItWaitsFor) {
+  RecoveryRound round = RoundOf(2);
+  for (uint32_t node = 0; node < 2; ++node) round.OnPrepared(node, Stored({PointAt(4)}));
+  EXPECT_EQ(round.waits_code(), ErrorCode::kOk);
+  round.OnRolledBack(1, Error(ErrorCode::kResourceExhausted, "3 MiB are missing"));
+  EXPECT_EQ(round.waits_code(), ErrorCode::kResourceExhausted);
+  EXPECT_EQ(round.phase(), Phase::kRollingBack);
+  round.OnRolledBack(1, OkStatus());
+  EXPECT_EQ(round.waits_code(), ErrorCode::kOk);
+}
+
 TEST(RecoveryRound, CheckpointOfSomeNodesIsNoTarget) {
   const persist::Checkpoint kept = {.name = "best", .point = PointAt(4)};
   RecoveryRound missing = RoundOf(2, "best");

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <memory>
 #include <random>
@@ -15,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/crc32c.h"
+#include "server/persist/catalogue.h"
 #include "server/persist/identity.h"
 #include "tests/unit/persist/fault_machine.h"
 
@@ -113,6 +115,91 @@ TEST(DataDirectory, WithoutItsCatalogueIsDamaged) {
   ASSERT_TRUE(OpenStatus(OptionsFor(folder.path())).ok());
   fs::remove_all(folder.path() + "/catalogue");
   EXPECT_EQ(CodeOf(OpenStatus(OptionsFor(folder.path()))), ErrorCode::kCorrupt);
+}
+
+// Writes records into the catalogue of a directory that is not open.
+void AddRecords(const std::string& path, const std::function<void(Catalogue::Batch*)>& add) {
+  const auto promises = Promises::Open(path, SystemFiles(), BootId(), /*create=*/false);
+  ASSERT_TRUE(promises.ok()) << promises.status();
+  const auto catalogue =
+      Catalogue::Open({.path = path + "/catalogue", .promises = promises->get()});
+  ASSERT_TRUE(catalogue.ok()) << catalogue.status();
+  Catalogue::Batch batch;
+  add(&batch);
+  ASSERT_TRUE((*catalogue)->Write(&batch, /*sync=*/true).ok());
+}
+
+// Bug: former releases left these behind, and no daemon with them started any more.
+TEST(DataDirectory, DropsWhatIsLeftOfADeletedJobAndRefusesWhatIsNotExplained) {
+  const TestFolder folder("/dev/shm");
+  const StorageOptions options = OptionsFor(folder.path());
+  {
+    auto node = *NodeStorage::Open(options);
+    ASSERT_TRUE(CommitStep(node->CreateJob(Record("stays"), 0)->get(), {100, kMiB}, 1).ok());
+    ASSERT_TRUE(node->CreateJob(Record("goes"), 0).ok());  // number 2
+    ASSERT_TRUE(node->DeleteJob("goes").ok());
+  }
+  const StoredCheckpoint late{1, {"late", {.step = 3, .epoch = 1}, 1}};
+  StoredJob record{2, Record("goes"), 0, 1};
+  record.record.restoring = "late";
+  for (const bool with_job : {false, true}) {
+    AddRecords(folder.path(), [&](Catalogue::Batch* batch) {
+      batch->Put(2, late);
+      if (with_job) batch->Put(record);
+    });
+    for (int start = 0; start < 2; ++start) {
+      const auto node = NodeStorage::Open(options);
+      ASSERT_TRUE(node.ok()) << node.status();
+      ASSERT_EQ((*node)->Jobs().size(), 1u);
+      auto stays = *(*node)->OpenJob("stays");
+      EXPECT_TRUE(CheckPoint(stays.get(), {.step = 1, .epoch = 1}, {100, kMiB}).ok());
+    }
+  }
+  // Of a number that was never given out.
+  AddRecords(folder.path(), [&](Catalogue::Batch* batch) { batch->Put(3, late); });
+  EXPECT_EQ(CodeOf(OpenStatus(options)), ErrorCode::kCorrupt);
+  AddRecords(folder.path(), [&](Catalogue::Batch* batch) { batch->DeleteJob(3); });
+  // No deletion leaves a branch: the record of the job has been lost.
+  AddRecords(folder.path(), [&](Catalogue::Batch* batch) {
+    batch->Put(2, Branch{1, 0, 0});
+    batch->Put(2, late);
+  });
+  EXPECT_EQ(CodeOf(OpenStatus(options)), ErrorCode::kCorrupt);
+  AddRecords(folder.path(), [&](Catalogue::Batch* batch) { batch->DeleteJob(2); });
+  EXPECT_TRUE(OpenStatus(options).ok());
+}
+
+// Bug: what it pointed at was made as long as the reserve.
+TEST(DataDirectory, DoesNotFollowALinkInPlaceOfItsReserve) {
+  const TestFolder folder("/dev/shm");
+  const StorageOptions options = OptionsFor(folder.path() + "/data");
+  ASSERT_TRUE(OpenStatus(options).ok());
+  SetFileText(folder.path() + "/thesis.tex", "x");
+  fs::remove(options.path + "/RESERVE");
+  fs::create_symlink(folder.path() + "/thesis.tex", options.path + "/RESERVE");
+  const Status status = OpenStatus(options);
+  EXPECT_EQ(CodeOf(status), ErrorCode::kCorrupt);
+  EXPECT_NE(MessageOf(status).find("RESERVE"), std::string::npos) << status;
+  EXPECT_EQ(FileText(folder.path() + "/thesis.tex"), "x");
+}
+
+// Bug: the reserve was given away for what no space helps against, and nobody was told.
+TEST(DataDirectory, WithoutAFreeInodeKeepsItsReserveAndSaysSo) {
+  const TestFolder folder("/dev/shm");
+  if (::mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=64m,nr_inodes=60") != 0)
+    GTEST_SKIP() << "mounting a tmpfs needs root: " << std::strerror(errno);
+  StorageOptions options = OptionsFor(folder.path() + "/data");
+  options.memory_budget_bytes = 256 * kMiB;
+  ASSERT_TRUE(OpenStatus(options).ok());
+  int files = 0;
+  while (std::ofstream(fmt::format("{}/{}", folder.path(), files))) ++files;
+  const Status status = OpenStatus(options);
+  EXPECT_EQ(CodeOf(status), ErrorCode::kResourceExhausted);
+  EXPECT_NE(MessageOf(status).find("no inode is free"), std::string::npos) << status;
+  EXPECT_EQ(fs::file_size(options.path + "/RESERVE"), options.reserve_bytes);
+  for (int i = 0; i < files; ++i) fs::remove(fmt::format("{}/{}", folder.path(), i));
+  EXPECT_TRUE(OpenStatus(options).ok());
+  EXPECT_EQ(::umount(folder.path().c_str()), 0);
 }
 
 TEST(DataDirectory, KeepsItsEngineWhileItHasJobs) {

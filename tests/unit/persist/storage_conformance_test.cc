@@ -3,9 +3,11 @@
 
 #include <atomic>
 #include <string>
+#include <thread>
 
 #include <gtest/gtest.h>
 
+#include "common/base/failpoint.h"
 #include "server/persist/node_storage.h"
 #include "tests/unit/persist/storage_world.h"
 
@@ -351,6 +353,56 @@ TEST_P(Storage, TakesMemoryMappedWhereForgottenMemoryWas) {
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(*read, Content(1, 1, kBytes));
   EXPECT_EQ(::munmap(address, kBytes), 0);
+}
+
+// Bug: the record of a checkpoint that was being kept when its job was deleted was written after
+// the job's had been removed, and the directory could not be opened any more.
+TEST_P(Storage, ACheckpointThatIsKeptWhileItsJobIsDeletedLeavesNothing) {
+  Create();
+  CommitStepOk(1);
+  const Point point{.step = 1, .epoch = 1};
+  ASSERT_TRUE(failpoint::Configure("persist.checkpoint=delay(300)").ok());
+  std::thread keeps([&] { job_->CreateCheckpoint({"late", point, 1}).IgnoreError(); });
+  while (failpoint::Counts()["persist.checkpoint"] == 0) std::this_thread::yield();
+  const Status deleted = node_->DeleteJob("job");
+  EXPECT_TRUE(deleted.ok()) << deleted;
+  keeps.join();
+  ASSERT_TRUE(failpoint::Configure("").ok());
+  Open();
+  EXPECT_TRUE(node_->Jobs().empty());
+}
+
+TEST_P(Storage, NothingIsWrittenOfAJobThatWasDeleted) {
+  Create();
+  CommitStepOk(1);
+  const Point point{.step = 1, .epoch = 1};
+  ASSERT_TRUE(job_->CreateCheckpoint({"kept", point, 1}).ok());
+  ASSERT_TRUE(node_->DeleteJob("job").ok());
+  EXPECT_EQ(CodeOf(node_->DeleteJob("job")), ErrorCode::kNotFound);
+  EXPECT_EQ(CodeOf(job_->CreateCheckpoint({"late", point, 1})), ErrorCode::kNotFound);
+  EXPECT_EQ(CodeOf(job_->DeleteCheckpoint("kept")), ErrorCode::kNotFound);
+  EXPECT_EQ(CodeOf(job_->NoteRestore("kept")), ErrorCode::kNotFound);
+  EXPECT_EQ(CodeOf(job_->RollBack(point, 2)), ErrorCode::kNotFound);
+  EXPECT_EQ(CodeOf(job_->Commit({.step = 2, .epoch = 1}, {}, SyncLevel::kSynced)),
+            ErrorCode::kNotFound);
+  EXPECT_EQ(CodeOf(Write(job_.get(), 0, Content(0, 2, 100)).status()), ErrorCode::kNotFound);
+  job_->Confirm(2);
+  Open();
+  EXPECT_TRUE(node_->Jobs().empty());
+  Create();
+  EXPECT_TRUE(job_->Checkpoints().empty());
+}
+
+// Nodes that have gone back to it have no other point.
+TEST_P(Storage, ACheckpointThatIsGoneBackToIsNotDeleted) {
+  Create();
+  CommitStepOk(1);
+  const Point point{.step = 1, .epoch = 1};
+  ASSERT_TRUE(job_->CreateCheckpoint({"best", point, 1}).ok());
+  ASSERT_TRUE(job_->NoteRestore("best").ok());
+  EXPECT_EQ(CodeOf(job_->DeleteCheckpoint("best")), ErrorCode::kState);
+  ASSERT_TRUE(job_->RollBack(point, 2).ok());
+  EXPECT_TRUE(job_->DeleteCheckpoint("best").ok());
 }
 
 TEST_P(Storage, AShutdownRefusesWhatComesAfterIt) {

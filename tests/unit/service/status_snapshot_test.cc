@@ -199,6 +199,30 @@ TEST_F(StatusSnapshotTest, StorageIsNearlyFullAboveItsWarnPercentUntilItIsFull) 
   EXPECT_EQ(OnlyCheck().name, "STORAGE_FULL");
 }
 
+TEST_F(StatusSnapshotTest, AStallBehindAFullDiskIsNotBlamedOnAWorker) {
+  collector_.Observe();
+  clock_.Advance(1001);
+  EXPECT_NE(OnlyCheck().hint.find("worker"), std::string::npos);
+  storage_.path = "/data/luwu";
+  storage_.full = "4096 bytes are missing";
+  const DaemonSnapshot snapshot = collector_.Collect();
+  ASSERT_EQ(snapshot.checks.size(), 2u);
+  EXPECT_EQ(snapshot.checks[0].name, "STEP_STALLED");
+  EXPECT_NE(snapshot.checks[0].hint.find("/data/luwu"), std::string::npos);
+  EXPECT_EQ(snapshot.checks[0].hint.find("worker"), std::string::npos);
+}
+
+// Bug: every daemon ran, and the hint was to start them all.
+TEST_F(StatusSnapshotTest, AJobThatLacksMemoryIsNotWaitingForADaemon) {
+  job_.workers.clear();
+  absent_.emplace_back().name = "gpt";
+  EXPECT_NE(OnlyCheck().hint.find("start every daemon"), std::string::npos);
+  absent_[0].lacks_memory = true;
+  EXPECT_EQ(OnlyCheck().name, "JOB_RECOVERING");
+  EXPECT_EQ(OnlyCheck().hint.find("start every daemon"), std::string::npos);
+  EXPECT_NE(OnlyCheck().hint.find("memory.budget"), std::string::npos);
+}
+
 TEST_F(StatusSnapshotTest, ACheckKeepsTheTimeAtWhichItWasFirstSeen) {
   const uint64_t start = unix_ms_;
   used_ = 950;
