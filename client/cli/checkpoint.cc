@@ -1,8 +1,6 @@
 #include "client/cli/checkpoint.h"
 
-#include <array>
 #include <cstdio>
-#include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,15 +23,6 @@ constexpr uint64_t kPatienceMs = 600'000;  // for what waits for disks, unless a
 constexpr uint64_t kAnswerMarginMs = 1'000;
 
 using Stub = v1::CheckpointService::Stub;
-
-std::string Time(int64_t unix_s) {
-  const auto time = static_cast<std::time_t>(unix_s);
-  std::tm local = {};
-  ::localtime_r(&time, &local);
-  std::array<char, 32> text = {};
-  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S", &local);
-  return text.data();
-}
 
 nlohmann::json ToJson(const v1::CheckpointInfo& info) {
   return {{"name", info.name()}, {"step", info.step()}, {"created_unix_s", info.created_unix_s()}};
@@ -127,7 +116,7 @@ StatusOr<std::string> List(const Options& options, Lead* lead) {
   }
   Table table({"CHECKPOINT", ">STEP", "CREATED"});
   for (const v1::CheckpointInfo& info : response.checkpoints()) {
-    table.AddRow({info.name(), std::to_string(info.step()), Time(info.created_unix_s())});
+    table.AddRow({info.name(), std::to_string(info.step()), UtcTime(info.created_unix_s())});
   }
   return table.Render();
 }

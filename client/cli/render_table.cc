@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <ctime>
 #include <map>
 #include <set>
 
@@ -59,14 +58,9 @@ std::string NodeTable(const std::vector<NodeStatus>& nodes) {
   return table.Render();
 }
 
-// By the clock of the node, in UTC; "-" for a daemon that does not tell.
+// By the clock of the node; "-" for a daemon that does not tell.
 std::string SinceText(uint64_t unix_ms) {
-  if (unix_ms == 0) return "-";
-  const auto seconds = static_cast<time_t>(unix_ms / 1000);
-  tm utc = {};
-  ::gmtime_r(&seconds, &utc);
-  char text[32];
-  return std::string(text, std::strftime(text, sizeof(text), "%F %TZ", &utc));
+  return unix_ms == 0 ? "-" : UtcTime(static_cast<int64_t>(unix_ms / 1000));
 }
 
 std::string ChecksTable(const std::vector<NodeStatus>& nodes) {

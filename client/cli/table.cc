@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ctime>
 
 #include <fmt/format.h>
 
@@ -112,6 +113,14 @@ std::string ShortDuration(uint64_t time_ms) {
   if (s < 3600) return fmt::format("{} min {} s", s / 60, s % 60);
   if (s < 86400) return fmt::format("{} h {} min", s / 3600, s / 60 % 60);
   return fmt::format("{} d {} h", s / 86400, s / 3600 % 24);
+}
+
+std::string UtcTime(int64_t unix_s) {
+  const auto time = static_cast<std::time_t>(unix_s);
+  std::tm utc = {};
+  ::gmtime_r(&time, &utc);
+  std::array<char, 32> text = {};
+  return {text.data(), std::strftime(text.data(), text.size(), "%F %TZ", &utc)};
 }
 
 }  // namespace luwu::cli

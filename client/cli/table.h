@@ -33,7 +33,8 @@ std::string_view CutToColumns(std::string_view text, size_t columns);
 
 std::string ShortBytes(uint64_t bytes);  // "512 B", "1.5 GiB"
 std::string ShortCount(uint64_t count);  // "950", "12.4 M"
-std::string ShortDuration(
-    uint64_t time_ms);  // "0.4 s", "12 s", "3 min 20 s", "2 h 5 min", "4 d 3 h"
+// "0.4 s", "12 s", "3 min 20 s", "2 h 5 min", "4 d 3 h"
+std::string ShortDuration(uint64_t time_ms);
+std::string UtcTime(int64_t unix_s);  // "2026-01-31 23:59:59Z"
 
 }  // namespace luwu::cli

@@ -370,7 +370,9 @@ Status JobRegistry::Delete(const std::string& name, uint64_t epoch, bool force) 
     const std::shared_ptr<Job>& job = found->second.job;
     if (const uint64_t open = job == nullptr ? 0 : job->open_sessions(); open > 0 && !force) {
       return Error(ErrorCode::kState,
-                   "job {} has {} open sessions; close them first, or add --force", name, open);
+                   "job {} has {} open sessions; close them first, wait for the lease of a dead "
+                   "worker ({} ms), or add --force",
+                   name, open, options_.lease_ms);
     }
     entry = std::move(found->second);
     entries_.erase(found);

@@ -117,6 +117,19 @@ void CheckStorage(const persist::StorageSnapshot& storage, uint32_t warn_percent
   }
 }
 
+// A job whose state is on disk takes what there is, by plan: nothing for anybody to do.
+void CheckMemory(const DaemonSnapshot& snapshot, std::vector<Check>* checks) {
+  const auto spills = [](const JobSnapshot& job) { return job.tiers.spilled_bytes > 0; };
+  if (std::any_of(snapshot.jobs.begin(), snapshot.jobs.end(), spills)) return;
+  if (double(snapshot.memory_used_bytes) <= kNearFull * double(snapshot.memory_budget_bytes)) {
+    return;
+  }
+  checks->push_back({"MEMORY_NEARFULL", Severity::kWarn,
+                     fmt::format("{} of {} are in use", HumanBytes(snapshot.memory_used_bytes),
+                                 HumanBytes(snapshot.memory_budget_bytes)),
+                     "before the next job, raise memory.budget or delete one"});
+}
+
 }  // namespace
 
 StatusCollector::StatusCollector(Sources sources)
@@ -161,15 +174,7 @@ std::vector<StatusCheck> StatusCollector::Judge(const DaemonSnapshot& snapshot) 
   if (snapshot.storage) {
     CheckStorage(*snapshot.storage, sources_.storage_warn_percent, &checks);
   }
-  const double used = double(snapshot.memory_used_bytes);
-  if (used > kNearFull * double(snapshot.memory_budget_bytes)) {
-    checks.push_back(
-        {"MEMORY_NEARFULL", Severity::kWarn,
-         fmt::format("{} of {} are in use", HumanBytes(snapshot.memory_used_bytes),
-                     HumanBytes(snapshot.memory_budget_bytes)),
-         "a job whose state is on disk takes what there is (memory_bytes of the job limits it); "
-         "before the next job, raise memory.budget or delete one"});
-  }
+  CheckMemory(snapshot, &checks);
   return checks;
 }
 

@@ -71,5 +71,10 @@ TEST(ShortForms, Durations) {
   EXPECT_EQ(ShortDuration(uint64_t{90} * 3600 * 1000), "3 d 18 h");
 }
 
+TEST(ShortForms, TimesAreUtc) {
+  EXPECT_EQ(UtcTime(0), "1970-01-01 00:00:00Z");
+  EXPECT_EQ(UtcTime(1769903999), "2026-01-31 23:59:59Z");
+}
+
 }  // namespace
 }  // namespace luwu::cli

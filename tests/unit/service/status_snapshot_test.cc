@@ -141,6 +141,13 @@ TEST_F(StatusSnapshotTest, MemoryIsNearlyFullAboveNineTenths) {
   EXPECT_EQ(OnlyCheck().severity, Severity::kWarn);
 }
 
+// Bug: every job with state on disk was a warning for as long as it lived.
+TEST_F(StatusSnapshotTest, AJobThatSpillsMayFillTheMemory) {
+  used_ = 1000;
+  job_.tiers.spilled_bytes = 1;
+  EXPECT_TRUE(collector_.Collect().checks.empty());
+}
+
 TEST_F(StatusSnapshotTest, AnOpenStepWithoutProgressForLongerThanTheLeaseIsStalled) {
   collector_.Observe();
   clock_.Advance(1000);
