@@ -82,17 +82,17 @@ StatusOr<v1::DescribeStateResponse> Describe(const Options& options, Fleet* flee
   return whole;
 }
 
-// Both return the bytes.
-StatusOr<uint64_t> RunImport(const Options& options, Fleet* fleet) {
-  ASSIGN_OR_RETURN(const v1::DescribeStateResponse state, Describe(options, fleet));
+// All nodes' shards; returns the bytes.
+StatusOr<uint64_t> LoadFiles(const Options& options, uint64_t epoch, uint64_t operation,
+                             Fleet* fleet) {
   v1::ImportRequest request;
   request.set_job(options.job);
-  request.set_epoch(state.epoch());
+  request.set_epoch(epoch);
   request.set_path(options.path);
   request.set_allow_missing(options.allow_missing);
   request.set_allow_unexpected(options.allow_unexpected);
   request.set_optimizer_state(options.optimizer_state);
-  request.set_operation(NewOperation());
+  request.set_operation(operation);
   ASSIGN_OR_RETURN(const auto parts,
                    fleet->CallAllLong<v1::ImportResponse>(
                        "import", request.operation(), [&](auto* stub, auto* context, auto* queue) {
@@ -109,7 +109,8 @@ StatusOr<uint64_t> RunImport(const Options& options, Fleet* fleet) {
   }
   v1::FinishImportRequest finish;
   finish.set_job(options.job);
-  finish.set_epoch(state.epoch());
+  finish.set_epoch(epoch);
+  finish.set_operation(operation);
   finish.set_allow_missing(options.allow_missing);
   if (options.optimizer_state) *finish.mutable_state() = parts[0].state();
   ASSIGN_OR_RETURN(const auto finished,
@@ -117,6 +118,35 @@ StatusOr<uint64_t> RunImport(const Options& options, Fleet* fleet) {
                        "finish", 0, [&](auto* stub, auto* context, auto* queue) {
                          return stub->PrepareAsyncFinishImport(context, finish, queue);
                        }));
+  return bytes;
+}
+
+// What is not told ends by itself, later.
+void AbandonImport(const Options& options, uint64_t epoch, uint64_t operation, Fleet* fleet) {
+  fleet->IgnoreSignals();
+  v1::AbandonImportRequest request;
+  request.set_job(options.job);
+  request.set_epoch(epoch);
+  request.set_operation(operation);
+  (void)fleet->CallAll<v1::AbandonImportResponse>(
+      fleet->short_ms(), [&](auto* stub, auto* context, auto* queue) {
+        return stub->PrepareAsyncAbandonImport(context, request, queue);
+      });
+}
+
+StatusOr<uint64_t> RunImport(const Options& options, Fleet* fleet) {
+  ASSIGN_OR_RETURN(const v1::DescribeStateResponse state, Describe(options, fleet));
+  v1::BeginImportRequest begin;
+  begin.set_job(options.job);
+  begin.set_epoch(state.epoch());
+  begin.set_operation(NewOperation());
+  ASSIGN_OR_RETURN(
+      const auto begun,
+      fleet->CallFirst<v1::BeginImportResponse>([&](auto* stub, auto* context, auto* queue) {
+        return stub->PrepareAsyncBeginImport(context, begin, queue);
+      }));
+  StatusOr<uint64_t> bytes = LoadFiles(options, state.epoch(), begin.operation(), fleet);
+  if (!bytes.ok()) AbandonImport(options, state.epoch(), begin.operation(), fleet);
   return bytes;
 }
 
@@ -135,7 +165,7 @@ StatusOr<Exported> WriteFiles(const Options& options, const v1::DescribeStateRes
   write.set_draft(begun.draft());
   write.set_optimizer_state(options.optimizer_state);
   write.set_step(state.state().step());
-  write.set_operation(NewOperation());
+  write.set_operation(begun.operation());
   write.set_checkpoint(options.checkpoint);
   write.set_point_epoch(state.point_epoch());
   ASSIGN_OR_RETURN(const auto parts,
@@ -163,18 +193,19 @@ StatusOr<Exported> WriteFiles(const Options& options, const v1::DescribeStateRes
   return exported;
 }
 
-void Abandon(const std::string& folder, const std::string& draft, Fleet* fleet) {
+void Abandon(const std::string& folder, const v1::BeginExportResponse& begun, Fleet* fleet) {
   fleet->IgnoreSignals();
   v1::AbandonExportRequest request;
   request.set_folder(folder);
-  request.set_draft(draft);
+  request.set_draft(begun.draft());
+  request.set_made_folder(begun.made_folder());
   const auto done =
       fleet->CallFirst<v1::AbandonExportResponse>([&](auto* stub, auto* context, auto* queue) {
         return stub->PrepareAsyncAbandonExport(context, request, queue);
       });
   if (done.ok()) return;
-  fmt::print(stderr, "luwuctl: {}/{} is left and may be removed: {}\n", Printable(folder), draft,
-             Printable(MessageOf(done.status())));
+  fmt::print(stderr, "luwuctl: {}/{} is left and may be removed: {}\n", Printable(folder),
+             begun.draft(), Printable(MessageOf(done.status())));
 }
 
 StatusOr<Exported> RunExport(const Options& options, Fleet* fleet) {
@@ -183,6 +214,14 @@ StatusOr<Exported> RunExport(const Options& options, Fleet* fleet) {
     return Error(ErrorCode::kState, "job {} has no weights yet: nothing can be exported",
                  options.job);
   }
+  // All nodes, before anything is made.
+  v1::CheckExportRequest check;
+  check.set_folder(options.path);
+  ASSIGN_OR_RETURN(const auto checked,
+                   fleet->CallAll<v1::CheckExportResponse>(
+                       fleet->short_ms(), [&](auto* stub, auto* context, auto* queue) {
+                         return stub->PrepareAsyncCheckExport(context, check, queue);
+                       }));
   v1::BeginExportRequest begin;
   begin.set_job(options.job);
   begin.set_epoch(state.epoch());
@@ -199,7 +238,7 @@ StatusOr<Exported> RunExport(const Options& options, Fleet* fleet) {
         return stub->PrepareAsyncBeginExport(context, begin, queue);
       }));
   StatusOr<Exported> exported = WriteFiles(options, state, begun, fleet);
-  if (!exported.ok()) Abandon(options.path, begun.draft(), fleet);
+  if (!exported.ok()) Abandon(options.path, begun, fleet);
   return exported;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/crc32c.h"
 #include "common/tensor/fingerprint.h"
 #include "server/interchange/export_layout.h"
 #include "server/interchange/safetensors_index.h"
@@ -19,6 +20,10 @@ namespace {
 constexpr uint64_t kHeadersBytesMax = 4 * kHeaderBytesMax;
 // Files are read in pieces of this many bytes.
 constexpr uint64_t kReadBytes = 4 * kMiB;
+// What every daemon reads of every file, whatever part is its own: the first block, the last one,
+// and others at equal distances between them.
+constexpr uint64_t kSampleBytes = 4096;
+constexpr uint64_t kSamples = 16;
 
 bool IsDirectory(const std::string& path) {
   struct stat info = {};
@@ -47,6 +52,7 @@ StatusOr<Checkpoint> Checkpoint::Open(const std::string& path, const std::string
     }
   }
   Checkpoint checkpoint;
+  checkpoint.path_ = found;
   RETURN_IF_ERROR(found.ends_with(".json") ? checkpoint.AddIndexed(found)
                                            : checkpoint.AddFile(found));
   return checkpoint;
@@ -106,6 +112,7 @@ Status Checkpoint::AddIndexed(const std::string& index_path) {
   ASSIGN_OR_RETURN(const SafetensorsIndex index, ParseSafetensorsIndex(text, index_path));
   const std::string folder = FolderOf(index_path);
   for (const std::string& file : index.files) RETURN_IF_ERROR(AddFile(folder + "/" + file));
+  RETURN_IF_ERROR(AddMetadata(index.metadata, index_path));
   for (const auto& [name, file] : index.tensors) {
     const StoredTensor* tensor = Find(name);
     if (tensor != nullptr && tensor->file == file) continue;
@@ -129,12 +136,39 @@ Status Checkpoint::AddMetadata(const std::map<std::string, std::string>& metadat
 
 Status Checkpoint::Use(uint32_t file) {
   if (in_use_ == file) return OkStatus();
-  ASSIGN_OR_RETURN(OpenFile opened, OpenForReading(path_of(file)));
-  if (opened.identity != files_[file].identity) {
-    return Error(ErrorCode::kCorrupt, "'{}' was changed while it was being read", path_of(file));
-  }
+  ASSIGN_OR_RETURN(OpenFile opened, OpenUnchanged(file));
   fd_ = std::move(opened.fd);
   in_use_ = file;
+  return OkStatus();
+}
+
+// Opened anew, because only then does a network file system ask how the file is now.
+StatusOr<OpenFile> Checkpoint::OpenUnchanged(uint32_t file) const {
+  ASSIGN_OR_RETURN(OpenFile opened, OpenForReading(path_of(file)));
+  if (opened.identity == files_[file].identity) return opened;
+  return Error(ErrorCode::kCorrupt,
+               "'{}' was changed while it was being read; import again when nobody writes to it",
+               path_of(file));
+}
+
+Status Checkpoint::CheckAgain(uint32_t file) {
+  ASSIGN_OR_RETURN(const OpenFile opened, OpenUnchanged(file));
+  const uint64_t bytes = opened.identity.bytes;
+  raw_.resize(std::min(bytes, kSampleBytes));
+  const uint64_t last = bytes - raw_.size();
+  uint32_t crc = 0;
+  for (uint64_t i = 0; i < kSamples; ++i) {
+    // Not last * i / (kSamples - 1): that may overflow.
+    const uint64_t offset = last / (kSamples - 1) * i + last % (kSamples - 1) * i / (kSamples - 1);
+    RETURN_IF_ERROR(ReadAt({path_of(file), opened.fd.get(), offset}, raw_));
+    crc = Crc32c(raw_, crc);
+  }
+  // What was read before this is of the file as it was opened first.
+  RETURN_IF_ERROR(OpenUnchanged(file).status());
+  Fingerprint fingerprint;
+  fingerprint.Add(fingerprint_);
+  fingerprint.Add(crc);
+  fingerprint_ = fingerprint.Value();
   return OkStatus();
 }
 

@@ -39,13 +39,19 @@ class Checkpoint {
   // Of all files. A key of ours ("luwu.") that they disagree about is refused when they are opened;
   // of others the first file's value counts.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  // Of the index, or of the only file.
+  const std::string& path() const { return path_; }
   const std::string& path_of(uint32_t file) const { return files_[file].path; }
   size_t files() const { return files_.size(); }
-  // Equal when all files' headers and sizes are: for daemons that should see the same files.
+  // Of headers and sizes; after CheckAgain of samples, too. For daemons that should see the same
+  // files: other ones have another fingerprint, but for such as differ between the samples only.
   uint64_t fingerprint() const { return fingerprint_; }
 
   // Elements [first, first + values.size()) in fp32; the dtype is usable (CHECKed).
   Status Read(const StoredTensor& tensor, uint64_t first, std::span<float> values);
+  // After all has been read, for each file in order: kCorrupt when it has changed, or another one
+  // has its name, since it was opened. Adds samples of its bytes to the fingerprint.
+  Status CheckAgain(uint32_t file);
 
  private:
   struct File {
@@ -56,7 +62,9 @@ class Checkpoint {
   Status AddIndexed(const std::string& index_path);
   Status AddMetadata(const std::map<std::string, std::string>& metadata, const std::string& path);
   Status Use(uint32_t file);
+  StatusOr<OpenFile> OpenUnchanged(uint32_t file) const;
 
+  std::string path_;
   std::vector<File> files_;
   std::map<std::string, StoredTensor> tensors_;
   std::map<std::string, std::string> metadata_;

@@ -7,11 +7,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <random>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "common/base/failpoint.h"
+#include "server/interchange/export_draft.h"
 #include "server/interchange/export_layout.h"
 #include "server/interchange/file_io.h"
 #include "server/interchange/tensor_parts.h"
@@ -19,14 +20,8 @@
 namespace luwu::interchange {
 namespace {
 
-constexpr std::string_view kDraftPrefix = ".luwu-export-";
-constexpr size_t kDraftDigits = 16;
-constexpr std::string_view kBases[] = {"model", "optimizer"};
-
-bool IsDraftName(std::string_view name) {
-  return name.size() == kDraftPrefix.size() + kDraftDigits && name.starts_with(kDraftPrefix) &&
-         name.find_first_not_of("0123456789abcdef", kDraftPrefix.size()) == std::string_view::npos;
-}
+constexpr std::string_view kModel = "model";
+constexpr std::string_view kOptimizer = "optimizer";
 
 // The digits of "-00001-of-00003".
 bool IsPartNumber(std::string_view text) {
@@ -40,7 +35,7 @@ bool IsPartNumber(std::string_view text) {
 
 // A name that an export would use.
 bool IsExportName(std::string_view name) {
-  for (const std::string_view base : kBases) {
+  for (const std::string_view base : {kModel, kOptimizer}) {
     if (name == IndexNameOf(std::string(base)) || name == SingleNameOf(std::string(base))) {
       return true;
     }
@@ -73,12 +68,6 @@ StatusOr<std::vector<std::string>> ExportNamesIn(const std::string& folder) {
   return names;
 }
 
-std::string NewDraftName() {
-  std::random_device random;
-  const uint64_t number = (uint64_t{random()} << 32) | random();
-  return fmt::format("{}{:016x}", kDraftPrefix, number);
-}
-
 Status Remove(const std::string& path) {
   if (::unlink(path.c_str()) == 0 || errno == ENOENT) return OkStatus();
   return FileError("remove", path, errno);
@@ -109,18 +98,29 @@ Status Refusal(const std::string& folder, const std::string& name) {
                "'{}' has {} already; export to another folder, or add --overwrite", folder, name);
 }
 
-// The folder exists then and may be written to.
-Status PrepareFolder(const ExportOptions& options) {
-  if (::mkdir(options.folder.c_str(), 0777) != 0 && errno != EEXIST) {
-    return FileError("make the folder", options.folder, errno);
-  }
+// The folder exists then. True: it was made.
+StatusOr<bool> MakeFolder(const std::string& folder) {
+  if (::mkdir(folder.c_str(), 0777) == 0) return true;
+  if (errno != EEXIST) return FileError("make the folder", folder, errno);
+  return false;
+}
+
+// Whether an export may go where `draft`, which is locked, is.
+Status ClearFolder(const ExportOptions& options, const std::string& draft) {
   ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(options.folder));
   for (const std::string& name : names) {
     if (IsExportName(name) && !options.overwrite) return Refusal(options.folder, name);
-    // What an export that was killed has left.
-    if (IsDraftName(name) && options.overwrite) {
-      RETURN_IF_ERROR(AbandonExport(options.folder, name));
+    if (!IsDraftName(name) || name == draft) continue;
+    const std::string path = options.folder + "/" + name;
+    ASSIGN_OR_RETURN(const bool in_use, IsDraftInUse(path));
+    if (in_use) {
+      return Error(ErrorCode::kAlreadyExists,
+                   "another export into '{}' is in progress ({}); export to another folder, or "
+                   "again when it has ended",
+                   options.folder, name);
     }
+    // What an export that was killed has left.
+    if (options.overwrite) RETURN_IF_ERROR(AbandonExport(options.folder, name, false));
   }
   return OkStatus();
 }
@@ -157,14 +157,17 @@ Status WriteLayout(const ExportLayout& layout, const std::string& draft, BegunEx
   return WriteSmallFile(draft + "/" + layout.index_name, layout.index);
 }
 
-Status WriteDraft(const std::vector<ExportLayout>& layouts, const std::string& path,
+Status WriteDraft(const ExportOptions& options, const std::vector<ExportLayout>& layouts,
                   BegunExport* begun) {
-  if (::mkdir(path.c_str(), 0777) != 0) return FileError("make the folder", path, errno);
+  const std::string path = options.folder + "/" + begun->draft;
+  ASSIGN_OR_RETURN(begun->lock, MakeDraft(path));
+  RETURN_IF_ERROR(ClearFolder(options, begun->draft));
   for (const ExportLayout& layout : layouts) RETURN_IF_ERROR(WriteLayout(layout, path, begun));
   return SyncDirectory(path);
 }
 
-// The files that stand in the way, but not those that are replaced at once by a new one.
+// The files that stand in the way, but not masters that are replaced at once by new ones: a kill
+// leaves the old export's masters, or nothing that an import takes.
 Status RemoveOld(const std::string& folder, const std::vector<std::string>& fresh) {
   ASSIGN_OR_RETURN(const std::vector<std::string> names, ExportNamesIn(folder));
   // An index first: it must not name files of two exports.
@@ -172,10 +175,11 @@ Status RemoveOld(const std::string& folder, const std::vector<std::string>& fres
     if (IsIndex(name)) RETURN_IF_ERROR(Remove(folder + "/" + name));
   }
   for (const std::string& name : names) {
-    const bool replaced = std::find(fresh.begin(), fresh.end(), name) != fresh.end();
+    const bool replaced =
+        name.starts_with(kModel) && std::find(fresh.begin(), fresh.end(), name) != fresh.end();
     if (!IsIndex(name) && !replaced) RETURN_IF_ERROR(Remove(folder + "/" + name));
   }
-  return OkStatus();
+  return names.empty() ? OkStatus() : SyncDirectory(folder);
 }
 
 struct Folders {
@@ -186,6 +190,9 @@ Status MoveAll(const Folders& folders, const std::vector<std::string>& names, bo
   for (const std::string& name : names) {
     if (IsIndex(name) != indexes) continue;
     const std::string from = folders.from + "/" + name;
+    if (const int error = LUWU_FAILPOINT("interchange.rename"); error != 0) {
+      return FileError("rename", from, error);
+    }
     if (::rename(from.c_str(), (folders.to + "/" + name).c_str()) != 0) {
       return FileError("rename", from, errno);
     }
@@ -195,34 +202,29 @@ Status MoveAll(const Folders& folders, const std::vector<std::string>& names, bo
 
 }  // namespace
 
-StatusOr<std::string> DraftPath(const std::string& folder, const std::string& draft) {
-  RETURN_IF_ERROR(CheckAbsolutePath("the folder of an export", folder));
-  if (IsDraftName(draft)) return folder + "/" + draft;
-  return Error(ErrorCode::kInvalidArgument, "no export is called so; begin one first");
-}
-
 StatusOr<BegunExport> BeginExport(const ExportOptions& options, const JobSpec& spec,
                                   uint32_t moments, const TrainingState& state) {
   RETURN_IF_ERROR(CheckOptions(options));
+  BegunExport begun;
+  begun.draft = NewDraftName();
+  const Metadata common = CommonMetadata(state.step, ExportIdOf(begun.draft));
   std::vector<ExportLayout> layouts;
   LayoutRequest model = RequestFor(options, spec, 0, 1);
-  model.base = kBases[0];
-  model.metadata = CommonMetadata(state.step);
+  model.base = kModel;
+  model.metadata = common;
   ASSIGN_OR_RETURN(layouts.emplace_back(), LayOut(model));
   if (options.optimizer_state) {
     LayoutRequest optimizer = RequestFor(options, spec, 1, 1 + moments);
-    optimizer.base = kBases[1];
-    optimizer.metadata = CommonMetadata(state.step);
+    optimizer.base = kOptimizer;
+    optimizer.metadata = common;
     optimizer.first_metadata = StateMetadata(spec, state);
     ASSIGN_OR_RETURN(layouts.emplace_back(), LayOut(optimizer));
   }
-  RETURN_IF_ERROR(PrepareFolder(options));
-  BegunExport begun;
-  begun.draft = NewDraftName();
-  const Status written = WriteDraft(layouts, options.folder + "/" + begun.draft, &begun);
+  ASSIGN_OR_RETURN(begun.made_folder, MakeFolder(options.folder));
+  const Status written = WriteDraft(options, layouts, &begun);
   if (written.ok()) return begun;
   // What it says is less than why the draft could not be written.
-  (void)AbandonExport(options.folder, begun.draft);
+  (void)AbandonExport(options.folder, begun.draft, begun.made_folder);
   return written;
 }
 
@@ -236,16 +238,18 @@ StatusOr<std::vector<std::string>> FinishExport(const std::string& folder, const
   RETURN_IF_ERROR(RemoveOld(folder, names));
   RETURN_IF_ERROR(MoveAll({path, folder}, names, false));
   RETURN_IF_ERROR(MoveAll({path, folder}, names, true));
-  if (::rmdir(path.c_str()) != 0) return FileError("remove the folder", path, errno);
+  RETURN_IF_ERROR(RemoveEmptyDraft(path));
   return names;
 }
 
-Status AbandonExport(const std::string& folder, const std::string& draft) {
+Status AbandonExport(const std::string& folder, const std::string& draft, bool made_folder) {
   ASSIGN_OR_RETURN(const std::string path, DraftPath(folder, draft));
   std::error_code error;
   std::filesystem::remove_all(path, error);
   if (error) return FileError("remove", path, error.value());
-  return OkStatus();
+  if (!made_folder || ::rmdir(folder.c_str()) == 0) return OkStatus();
+  if (errno == ENOTEMPTY || errno == EEXIST || errno == ENOENT) return OkStatus();
+  return FileError("remove the folder", folder, errno);
 }
 
 }  // namespace luwu::interchange

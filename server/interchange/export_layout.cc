@@ -67,6 +67,9 @@ StatusOr<ExportLayout> LayOut(const LayoutRequest& request) {
   ExportLayout layout;
   layout.index_name = IndexNameOf(request.base);
   SafetensorsIndex index;
+  for (const auto& [key, value] : request.metadata) {
+    if (key.starts_with("luwu.")) index.metadata.emplace(key, value);
+  }
   for (size_t i = 0; i < headers.size(); ++i) {
     const SafetensorsHeader& header = headers[i];
     LaidOutFile& file = layout.files.emplace_back();

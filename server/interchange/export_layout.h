@@ -21,7 +21,7 @@ struct LayoutRequest {
   // A file gets no further tensor that would make it larger, header and all: only a tensor that is
   // larger by itself makes a larger file.
   uint64_t file_bytes_max = 0;
-  std::map<std::string, std::string> metadata;  // of every file
+  std::map<std::string, std::string> metadata;  // of every file, and of the index what is ours
   // Of the first file only.
   std::map<std::string, std::string> first_metadata;
 };

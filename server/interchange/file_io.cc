@@ -10,6 +10,8 @@
 #include <span>
 #include <utility>
 
+#include "common/base/failpoint.h"
+
 namespace luwu::interchange {
 namespace {
 
@@ -21,6 +23,8 @@ StatusOr<UniqueFd> Open(const std::string& path, int flags) {
   if (fd.valid()) return fd;
   return FileError("open", path, errno);
 }
+
+int64_t Nanoseconds(const timespec& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; }
 
 }  // namespace
 
@@ -43,7 +47,7 @@ StatusOr<OpenFile> OpenForReading(const std::string& path) {
     return Error(ErrorCode::kInvalidArgument, "'{}' is no regular file", path);
   }
   file.identity = {info.st_dev, info.st_ino, static_cast<uint64_t>(info.st_size),
-                   info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec};
+                   Nanoseconds(info.st_mtim), Nanoseconds(info.st_ctim)};
   return file;
 }
 
@@ -55,10 +59,12 @@ StatusOr<UniqueFd> CreateSized(const std::string& path, uint64_t bytes) {
   ASSIGN_OR_RETURN(UniqueFd fd, Open(path, O_RDWR | O_CREAT | O_EXCL));
   if (bytes > static_cast<uint64_t>(INT64_MAX)) return FileError("size", path, EFBIG);
   const off_t length = static_cast<off_t>(bytes);
-  int error = 0;
-  do {
-    error = length == 0 || ::fallocate(fd.get(), 0, 0, length) == 0 ? 0 : errno;
-  } while (error == EINTR);
+  int error = LUWU_FAILPOINT("interchange.allocate");
+  if (error == 0) {
+    do {
+      error = length == 0 || ::fallocate(fd.get(), 0, 0, length) == 0 ? 0 : errno;
+    } while (error == EINTR);
+  }
   if (error == EOPNOTSUPP) error = ::ftruncate(fd.get(), length) == 0 ? 0 : errno;
   if (error != 0) return FileError("set space aside for", path, error);
   return fd;

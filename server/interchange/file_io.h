@@ -15,12 +15,13 @@ namespace luwu::interchange {
 // kUnavailable.
 Status FileError(const std::string& what, const std::string& path, int error);
 
-// Distinguishes a file from one that took its place.
+// Distinguishes a file from one that took its place, and from itself after a change.
 struct FileIdentity {
   uint64_t device = 0;
   uint64_t inode = 0;
   uint64_t bytes = 0;
   int64_t modified_ns = 0;
+  int64_t changed_ns = 0;  // not even who sets the time of modification can set that
   bool operator==(const FileIdentity&) const = default;
 };
 struct OpenFile {

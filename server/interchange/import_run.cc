@@ -4,7 +4,9 @@
 #include <set>
 #include <utility>
 
+#include "common/base/failpoint.h"
 #include "common/tensor/fingerprint.h"
+#include "server/interchange/training_state.h"
 
 namespace luwu::interchange {
 namespace {
@@ -35,11 +37,15 @@ StatusOr<std::unique_ptr<ImportRun>> ImportRun::Open(const ImportOptions& option
     if (!state.ok()) return Annotate(state.status(), "optimizer state");
     run->optimizer_ = *std::move(state);
     run->arrays_ += target->moments();
+    RETURN_IF_ERROR(CheckOneExport({run->model_->metadata(), run->model_->path()},
+                                   {run->optimizer_->metadata(), run->optimizer_->path()}));
   }
   RETURN_IF_ERROR(run->CompareTensors(options));
   Cursor cursor;
   while (const std::optional<Piece> piece = run->Next(&cursor)) {
-    run->total_bytes_ += piece->count * FileDTypeBytes(piece->tensor->dtype);
+    if (piece->tensor != nullptr) {
+      run->total_bytes_ += piece->count * FileDTypeBytes(piece->tensor->dtype);
+    }
   }
   return run;
 }
@@ -122,14 +128,12 @@ std::optional<ImportRun::Piece> ImportRun::Next(Cursor* cursor) const {
     }
     const TensorSpec& tensor = layer.tensors[part->tensor];
     const uint64_t offset = part->first - shard.first_element;
-    const StoredTensor* stored =
-        IsStored(tensor, cursor->array)
-            ? files_of(cursor->array).Find(StoredName(tensor.name, cursor->array))
-            : nullptr;
-    if (stored == nullptr) {
+    if (!IsStored(tensor, cursor->array)) {
       cursor->first = offset + part->count;
       continue;
     }
+    const StoredTensor* stored =
+        files_of(cursor->array).Find(StoredName(tensor.name, cursor->array));
     // Quantised state is written in whole blocks: pieces end where blocks of the shard do.
     const uint64_t whole = (offset + kPieceElements) / kBlockElements * kBlockElements - offset;
     const uint64_t count = std::min(part->count, whole);
@@ -142,13 +146,33 @@ std::optional<ImportRun::Piece> ImportRun::Next(Cursor* cursor) const {
 
 StatusOr<bool> ImportRun::Step() {
   const std::optional<Piece> piece = Next(&cursor_);
-  if (!piece) return true;
+  if (!piece) return CheckNextFile();
   values_.resize(piece->count);
+  if (piece->tensor == nullptr) {
+    // Zeros are written: the job may hold what an earlier import has left.
+    std::fill(values_.begin(), values_.end(), 0.0f);
+    RETURN_IF_ERROR(target_->Write(piece->place, values_));
+    return false;
+  }
+  if (const int error = LUWU_FAILPOINT("interchange.read"); error != 0) {
+    return FileError("read", files_of(piece->place.array).path(), error);
+  }
   Checkpoint& files = piece->place.array == 0 ? *model_ : *optimizer_;
   RETURN_IF_ERROR(files.Read(*piece->tensor, piece->tensor_first, values_));
   RETURN_IF_ERROR(target_->Write(piece->place, values_));
   done_bytes_ += piece->count * FileDTypeBytes(piece->tensor->dtype);
   return false;
+}
+
+StatusOr<bool> ImportRun::CheckNextFile() {
+  const size_t model_files = model_->files();
+  const size_t files = model_files + (optimizer_ ? optimizer_->files() : 0);
+  if (checked_files_ == files) return true;
+  const uint32_t file = checked_files_++;
+  RETURN_IF_ERROR(file < model_files
+                      ? model_->CheckAgain(file)
+                      : optimizer_->CheckAgain(file - static_cast<uint32_t>(model_files)));
+  return checked_files_ == files;
 }
 
 }  // namespace luwu::interchange

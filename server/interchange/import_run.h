@@ -40,23 +40,25 @@ class TensorTarget {
 
 struct ImportOptions {
   std::string path = {};
-  bool allow_missing = false;     // tensors of the job that no file has keep what they have
+  bool allow_missing = false;     // tensors of the job that no file has become zero
   bool allow_unexpected = false;  // tensors that the job does not have are not read
   bool optimizer_state = false;
 };
 
 class ImportRun {
  public:
-  // Opens the files and compares. kSchemaMismatch names tensor and file.
+  // Opens the files and compares. kSchemaMismatch names tensor and file; kCorrupt: masters and
+  // optimizer state are of different exports.
   static StatusOr<std::unique_ptr<ImportRun>> Open(const ImportOptions& options,
                                                    TensorTarget* target);
 
-  // Reads and writes one piece. True: everything is done.
+  // Reads and writes one piece, or looks whether one file is still what it was. True: everything is
+  // done. What was written is of use only then.
   StatusOr<bool> Step();
 
   uint64_t done_bytes() const { return done_bytes_; }  // read from files
   uint64_t total_bytes() const { return total_bytes_; }
-  uint64_t fingerprint() const;
+  uint64_t fingerprint() const;  // of the files (checkpoint.h); when everything is done
   const Checkpoint* optimizer_files() const { return optimizer_ ? &*optimizer_ : nullptr; }
 
  private:
@@ -67,7 +69,7 @@ class ImportRun {
     uint64_t first = 0;  // in the shard
   };
   struct Piece {
-    const StoredTensor* tensor = nullptr;
+    const StoredTensor* tensor = nullptr;  // null: no file has it
     TensorTarget::Place place;
     uint64_t tensor_first = 0;
     uint64_t count = 0;
@@ -78,12 +80,14 @@ class ImportRun {
   const Checkpoint& files_of(uint32_t array) const { return array == 0 ? *model_ : *optimizer_; }
   // Moves the cursor behind the piece. Nothing: the end.
   std::optional<Piece> Next(Cursor* cursor) const;
+  StatusOr<bool> CheckNextFile();
 
   TensorTarget* const target_;
   std::optional<Checkpoint> model_;
   std::optional<Checkpoint> optimizer_;
   uint32_t arrays_ = 1;
   Cursor cursor_;
+  uint32_t checked_files_ = 0;
   uint64_t done_bytes_ = 0;
   uint64_t total_bytes_ = 0;
   std::vector<float> values_;

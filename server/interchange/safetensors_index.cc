@@ -11,25 +11,32 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr uint32_t kDepthMax = 8;  // of the metadata, which nobody reads
+constexpr uint32_t kDepthMax = 8;  // of the metadata, of which little is read
+constexpr std::string_view kOurs = "luwu.";
 
 // Token by token as in safetensors_header.cc. "metadata" and fields that are not known may hold
-// anything that is not deep.
+// anything that is not deep; of metadata the texts that are ours are kept.
 class IndexTokens {
  public:
   const std::string& error() const { return error_; }
   bool has_map() const { return has_map_; }
   std::map<std::string, std::string>& tensors() { return tensors_; }
+  std::map<std::string, std::string>& metadata() { return metadata_; }
 
   bool key(std::string& name) {
     if (depth_ == 1) {
       in_map_ = name == "weight_map";
+      in_metadata_ = name == "metadata";
       if (in_map_ && std::exchange(has_map_, true)) return Fail("weight_map is there twice");
     }
     key_ = std::move(name);
     return true;
   }
   bool string(std::string& value) {
+    if (in_metadata_ && depth_ == 2 && key_.starts_with(kOurs)) {
+      if (metadata_.emplace(key_, std::move(value)).second) return true;
+      return Fail("metadata {} is there twice", QuotedName(key_));
+    }
     if (!in_map_ || depth_ != 2) return Value("a string");
     if (!tensors_.emplace(key_, std::move(value)).second) {
       return Fail("tensor {} is there twice", QuotedName(key_));
@@ -45,7 +52,7 @@ class IndexTokens {
     return Deeper();
   }
   bool end_object() {
-    if (--depth_ == 1) in_map_ = false;
+    if (--depth_ == 1) in_map_ = in_metadata_ = false;
     return true;
   }
   bool end_array() {
@@ -80,8 +87,10 @@ class IndexTokens {
   }
 
   std::map<std::string, std::string> tensors_;
+  std::map<std::string, std::string> metadata_;
   uint32_t depth_ = 0;
   bool in_map_ = false;
+  bool in_metadata_ = false;
   bool has_map_ = false;
   std::string key_;
   std::string error_;
@@ -127,12 +136,16 @@ StatusOr<SafetensorsIndex> ParseSafetensorsIndex(std::string_view json, const st
     index.files.push_back(name);
   }
   for (const auto& [tensor, name] : tokens.tensors()) index.tensors.emplace(tensor, numbers[name]);
+  index.metadata = std::move(tokens.metadata());
   return index;
 }
 
 std::string EncodeSafetensorsIndex(const SafetensorsIndex& index, uint64_t total_bytes) {
-  std::string json =
-      fmt::format("{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n", total_bytes);
+  std::string json = fmt::format("{{\n  \"metadata\": {{\n    \"total_size\": {}", total_bytes);
+  for (const auto& [key, value] : index.metadata) {
+    json += fmt::format(",\n    {}: {}", Quoted(key), Quoted(value));
+  }
+  json += "\n  },\n";
   json += "  \"weight_map\": {";
   const char* separator = "\n";
   for (const auto& [tensor, file] : index.tensors) {

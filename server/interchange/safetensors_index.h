@@ -21,6 +21,8 @@ inline constexpr size_t kIndexFilesMax = 100'000;
 struct SafetensorsIndex {
   std::vector<std::string> files;           // each once, sorted
   std::map<std::string, uint32_t> tensors;  // by name: number of the file
+  // What is ours ("luwu."): as in the files' own metadata.
+  std::map<std::string, std::string> metadata;
 };
 
 // `file` names the index in messages.

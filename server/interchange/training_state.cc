@@ -15,6 +15,7 @@ namespace luwu::interchange {
 namespace {
 
 constexpr char kStep[] = "luwu.step";
+constexpr char kExport[] = "luwu.export";
 constexpr char kOptimizer[] = "luwu.optimizer";
 constexpr char kShardElements[] = "luwu.shard_elements";
 constexpr char kLossScale[] = "luwu.loss_scale";
@@ -131,8 +132,28 @@ StatusOr<std::vector<std::vector<uint64_t>>> ParseApplied(const JobSpec& spec,
 
 }  // namespace
 
-Metadata CommonMetadata(uint64_t step) {
-  return {{"format", "pt"}, {kStep, fmt::format("{}", step)}};
+Metadata CommonMetadata(uint64_t step, const std::string& export_id) {
+  return {{"format", "pt"}, {kExport, export_id}, {kStep, fmt::format("{}", step)}};
+}
+
+Status CheckOneExport(const NamedMetadata& model, const NamedMetadata& optimizer) {
+  for (const char* key : {kExport, kStep}) {
+    for (const NamedMetadata* files : {&model, &optimizer}) {
+      if (files->metadata.contains(key)) continue;
+      return Error(ErrorCode::kCorrupt,
+                   "'{}' has no {} in its metadata: masters and optimizer state are not known to "
+                   "be of one export, and are not imported together",
+                   files->path, key);
+    }
+    const std::string& one = model.metadata.at(key);
+    const std::string& other = optimizer.metadata.at(key);
+    if (one == other) continue;
+    return Error(ErrorCode::kCorrupt,
+                 "'{}' and '{}' are of different exports: {} is {} and {}. An export that was to "
+                 "replace another one was killed, or files were put together; export again",
+                 model.path, optimizer.path, key, QuotedName(one), QuotedName(other));
+  }
+  return OkStatus();
 }
 
 Metadata StateMetadata(const JobSpec& spec, const TrainingState& state) {

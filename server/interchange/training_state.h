@@ -24,8 +24,14 @@ struct TrainingState {
 
 using Metadata = std::map<std::string, std::string>;
 
-// Of every file of an export.
-Metadata CommonMetadata(uint64_t step);
+// Of every file of an export: files of one export only go together. `export_id` is random.
+Metadata CommonMetadata(uint64_t step, const std::string& export_id);
+// kCorrupt unless both are of one and the same export; the paths are for messages.
+struct NamedMetadata {
+  const Metadata& metadata;
+  const std::string& path;
+};
+Status CheckOneExport(const NamedMetadata& model, const NamedMetadata& optimizer);
 // Of the first file with optimizer state.
 Metadata StateMetadata(const JobSpec& spec, const TrainingState& state);
 

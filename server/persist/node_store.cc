@@ -215,6 +215,7 @@ Status NodeStore::RemoveOrphanFiles() {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(options_.path + "/extents", error)) {
     const std::string path = entry.path().string();
+    if (entry.is_directory(error) && std::filesystem::is_empty(path, error)) continue;
     if (!known.contains(path)) RETURN_IF_ERROR(RemoveOrphanFile(path));
   }
   return OkStatus();

@@ -1,177 +1,34 @@
 #include "server/service/interchange_service.h"
 
-#include <algorithm>
-#include <filesystem>
-#include <functional>
-#include <iterator>
-#include <system_error>
 #include <utility>
 
+#include "common/base/check.h"
 #include "server/interchange/export_folder.h"
-#include "server/service/checkpoint_source.h"
+#include "server/service/interchange_work.h"
 #include "server/service/job_tensors.h"
 
 namespace luwu {
 namespace {
 
-using interchange::ExportRun;
-using interchange::ImportRun;
-using interchange::QuotedName;
+// A job of the same name that is made later is another one.
+std::string ClaimOf(const Job& job) { return fmt::format("{}#{}", job.spec().name, job.epoch()); }
 
-void FillState(const StartPoint& state, v1::TrainingState* message) {
-  message->set_step(state.step);
-  message->set_loss_scale(state.loss_scale);
-  message->set_finite_run(state.finite_run);
-  for (const std::vector<uint64_t>& shards : state.applied) {
-    message->add_layers()->mutable_shards()->Add(shards.begin(), shards.end());
-  }
+Status TakeJob(const Job& job, InterchangeClaims* claims, uint64_t operation) {
+  if (claims->Take(ClaimOf(job), operation)) return OkStatus();
+  return Error(ErrorCode::kAlreadyExists,
+               "another import into job '{}' is in progress; import again when it has ended (one "
+               "whose luwuctl was killed ends within {} s)",
+               job.spec().name, InterchangeClaims::kSilentMs / 1000);
 }
 
-StartPoint StateFrom(const v1::TrainingState& message) {
-  StartPoint state;
-  state.step = message.step();
-  state.loss_scale = message.loss_scale();
-  state.finite_run = message.finite_run();
-  for (const v1::LayerUpdates& layer : message.layers()) {
-    state.applied.emplace_back(layer.shards().begin(), layer.shards().end());
-  }
-  return state;
+std::string DraftOf(const std::string& folder, const std::string& draft) {
+  return folder + "/" + draft;
 }
 
-class ImportWork final : public LongWork {
- public:
-  ImportWork(std::shared_ptr<Job> job, const v1::ImportRequest& request,
-             v1::ImportResponse* response)
-      : target_(std::move(job)), response_(response) {
-    options_.path = request.path();
-    options_.allow_missing = request.allow_missing();
-    options_.allow_unexpected = request.allow_unexpected();
-    options_.optimizer_state = request.optimizer_state();
-  }
-
-  Status Open(RunProgress* progress) override {
-    ASSIGN_OR_RETURN(run_, ImportRun::Open(options_, &target_));
-    progress->total_bytes = run_->total_bytes();
-    if (!options_.optimizer_state) return OkStatus();
-    ASSIGN_OR_RETURN(interchange::TrainingState state,
-                     interchange::ParseTrainingState(
-                         target_.spec(), run_->optimizer_files()->metadata(), options_.path));
-    state_ = {state.step, state.loss_scale, state.finite_run, std::move(state.applied)};
-    return OkStatus();
-  }
-  StatusOr<bool> Step(RunProgress* progress) override {
-    StatusOr<bool> done = run_->Step();
-    progress->done_bytes = run_->done_bytes();
-    return done;
-  }
-  void Answer() override {
-    response_->set_bytes(run_->done_bytes());
-    response_->set_fingerprint(run_->fingerprint());
-    if (options_.optimizer_state) FillState(state_, response_->mutable_state());
-  }
-
- private:
-  JobTarget target_;
-  interchange::ImportOptions options_;
-  v1::ImportResponse* const response_;
-  std::unique_ptr<ImportRun> run_;
-  StartPoint state_;
-};
-
-// What an export reads; opened when the run begins.
-using OpenSource = std::function<StatusOr<std::unique_ptr<interchange::TensorSource>>()>;
-
-StatusOr<std::unique_ptr<CheckpointSource>> OpenCheckpoint(const JobRegistry& jobs,
-                                                           const std::string& job,
-                                                           const std::string& name) {
-  RETURN_IF_ERROR(CheckJobName(job));
-  ASSIGN_OR_RETURN(StoredPart stored, jobs.FindStored(job));
-  CheckpointPlace place;
-  place.spec = std::move(stored.spec);
-  place.storage = std::move(stored.storage);
-  place.nodes = jobs.nodes();
-  place.self = jobs.self();
-  place.name = name;
-  StatusOr<std::unique_ptr<CheckpointSource>> source = CheckpointSource::Open(std::move(place));
-  if (CodeOf(source.status()) != ErrorCode::kNotFound) return source;
-  return Error(ErrorCode::kNotFound, "job '{}' has no checkpoint {} on node {}", job,
-               QuotedName(name), jobs.node_name());
+// Drafts are claimed by their own number; 0 claims nothing.
+uint64_t OwnerOf(const std::string& draft) {
+  return interchange::IsDraftName(draft) ? interchange::ExportNumberOf(draft) : 0;
 }
-
-StatusOr<std::unique_ptr<interchange::TensorSource>> OpenLive(const std::shared_ptr<Job>& job) {
-  RETURN_IF_ERROR(CheckExportable(*job));
-  return std::make_unique<JobSource>(job);
-}
-
-StatusOr<std::unique_ptr<interchange::TensorSource>> OpenStored(
-    const JobRegistry& jobs, const v1::WriteExportRequest& request) {
-  ASSIGN_OR_RETURN(std::unique_ptr<CheckpointSource> source,
-                   OpenCheckpoint(jobs, request.job(), request.checkpoint()));
-  const persist::Point& point = source->point();
-  if (point.step != request.step() || point.epoch != request.point_epoch()) {
-    return Error(ErrorCode::kState,
-                 "checkpoint {} of job '{}' is another one than when the export began, of step {} "
-                 "now and {} then; export again",
-                 QuotedName(request.checkpoint()), request.job(), point.step, request.step());
-  }
-  return source;
-}
-
-// Files of others in a data directory count as damage of it when it is opened again, and fill a
-// file system that state needs.
-Status CheckOutsideDataDirectory(const JobRegistry& jobs, const std::string& folder) {
-  const std::string data = jobs.storage_path();
-  if (data.empty()) return OkStatus();
-  std::error_code error;
-  const auto canonical = [&error](const std::string& path) {
-    return (std::filesystem::weakly_canonical(path, error) / "").lexically_normal();
-  };
-  const std::filesystem::path inner = canonical(folder);
-  const std::filesystem::path outer = canonical(data);
-  if (error) return OkStatus();  // the export itself says what is wrong with the path
-  const auto [rest, unused] =
-      std::mismatch(outer.begin(), std::prev(outer.end()), inner.begin(), inner.end());
-  if (rest != std::prev(outer.end())) return OkStatus();
-  return Error(
-      ErrorCode::kInvalidArgument,
-      "'{}' is in the data directory of node {} ({}), which is the daemon's own; export to "
-      "a folder outside of it",
-      folder, jobs.node_name(), data);
-}
-
-class ExportWork final : public LongWork {
- public:
-  ExportWork(const JobRegistry* jobs, OpenSource open, const v1::WriteExportRequest& request,
-             v1::WriteExportResponse* response)
-      : jobs_(jobs), open_(std::move(open)), request_(request), response_(response) {}
-
-  Status Open(RunProgress* progress) override {
-    RETURN_IF_ERROR(CheckOutsideDataDirectory(*jobs_, request_.folder()));
-    ASSIGN_OR_RETURN(source_, open_());
-    interchange::ExportRunOptions options;
-    ASSIGN_OR_RETURN(options.draft_path,
-                     interchange::DraftPath(request_.folder(), request_.draft()));
-    options.optimizer_state = request_.optimizer_state();
-    options.step = request_.step();
-    ASSIGN_OR_RETURN(run_, ExportRun::Open(options, source_.get()));
-    progress->total_bytes = run_->total_bytes();
-    return OkStatus();
-  }
-  StatusOr<bool> Step(RunProgress* progress) override {
-    StatusOr<bool> done = run_->Step();
-    progress->done_bytes = run_->done_bytes();
-    return done;
-  }
-  void Answer() override { response_->set_bytes(run_->done_bytes()); }
-
- private:
-  const JobRegistry* const jobs_;
-  const OpenSource open_;
-  const v1::WriteExportRequest request_;
-  v1::WriteExportResponse* const response_;
-  std::unique_ptr<interchange::TensorSource> source_;
-  std::unique_ptr<ExportRun> run_;
-};
 
 interchange::TrainingState ForFiles(StartPoint state) {
   return {state.step, state.loss_scale, state.finite_run, std::move(state.applied)};
@@ -197,8 +54,14 @@ interchange::ExportOptions OptionsFrom(const v1::BeginExportRequest& request) {
   return options;
 }
 
-Status FinishLoad(const ServiceContext& services, Job& job,
+Status FinishLoad(const ServiceContext& services, Job& job, const ClaimedCall& call,
                   const v1::FinishImportRequest& request) {
+  if (!call.begun()) {
+    return Error(ErrorCode::kState,
+                 "job '{}' was given to another import meanwhile, which may have replaced some of "
+                 "its weights; import again",
+                 job.spec().name);
+  }
   if (!request.has_state()) return job.FinishLoad(request.allow_missing());
   const StartPoint start = StateFrom(request.state());
   // The job first: it refuses when a rank has begun a step already.
@@ -234,14 +97,31 @@ std::shared_ptr<Job> InterchangeServiceImpl::FindJob(const std::shared_ptr<Defer
   return nullptr;
 }
 
+grpc::ServerUnaryReactor* InterchangeServiceImpl::BeginImport(grpc::CallbackServerContext* context,
+                                                              const v1::BeginImportRequest* request,
+                                                              v1::BeginImportResponse*) {
+  return Reply(context, services_, *request, [&]() -> Status {
+    RETURN_IF_ERROR(CheckJobName(request->job()));
+    ASSIGN_OR_RETURN(const auto job, services_.jobs->Find(request->job(), request->epoch()));
+    return TakeJob(*job, imports_.get(), request->operation());
+  });
+}
+
 grpc::ServerUnaryReactor* InterchangeServiceImpl::Import(grpc::CallbackServerContext* context,
                                                          const v1::ImportRequest* request,
                                                          v1::ImportResponse* response) {
   const auto reply = DeferredReply::Create(context, services_.responder);
   if (auto job = FindJob(reply, *context, *request)) {
-    StartRun(services_, reply,
-             {runs_, request->operation(),
-              std::make_unique<ImportWork>(std::move(job), *request, response)});
+    const uint64_t operation = request->operation();
+    const Status status = TakeJob(*job, imports_.get(), operation);
+    if (!status.ok()) {
+      reply->Finish(status);
+      return reply.get();
+    }
+    auto call = std::make_unique<ClaimedCall>(imports_, ClaimOf(*job), operation);
+    StartRun(
+        services_, reply,
+        {runs_, operation, MakeImportWork(std::move(job), std::move(call), *request, response)});
   }
   return reply.get();
 }
@@ -252,11 +132,23 @@ grpc::ServerUnaryReactor* InterchangeServiceImpl::FinishImport(
   const auto reply = DeferredReply::Create(context, services_.responder);
   if (auto job = FindJob(reply, *context, *request)) {
     PostOrRefuse(services_.control_queue, reply, services_,
-                 [services = services_, reply, job, request = *request] {
-                   reply->Finish(FinishLoad(services, *job, request));
+                 [services = services_, reply, job, imports = imports_, request = *request] {
+                   const ClaimedCall call(imports, ClaimOf(*job), request.operation());
+                   reply->Finish(FinishLoad(services, *job, call, request));
                  });
   }
   return reply.get();
+}
+
+grpc::ServerUnaryReactor* InterchangeServiceImpl::AbandonImport(
+    grpc::CallbackServerContext* context, const v1::AbandonImportRequest* request,
+    v1::AbandonImportResponse*) {
+  return Reply(context, services_, *request, [&]() -> Status {
+    RETURN_IF_ERROR(CheckJobName(request->job()));
+    ASSIGN_OR_RETURN(const auto job, services_.jobs->Find(request->job(), request->epoch()));
+    imports_->GiveUp(ClaimOf(*job), request->operation());
+    return OkStatus();
+  });
 }
 
 grpc::ServerUnaryReactor* InterchangeServiceImpl::DescribeState(
@@ -280,6 +172,18 @@ grpc::ServerUnaryReactor* InterchangeServiceImpl::DescribeState(
   });
 }
 
+grpc::ServerUnaryReactor* InterchangeServiceImpl::CheckExport(grpc::CallbackServerContext* context,
+                                                              const v1::CheckExportRequest* request,
+                                                              v1::CheckExportResponse*) {
+  const auto reply = DeferredReply::Create(context, services_.responder);
+  if (!Admits(reply, *context, *request)) return reply.get();
+  PostOrRefuse(services_.control_queue, reply, services_,
+               [reply, jobs = services_.jobs, folder = request->folder()] {
+                 reply->Finish(CheckOutsideDataDirectory(*jobs, folder));
+               });
+  return reply.get();
+}
+
 grpc::ServerUnaryReactor* InterchangeServiceImpl::BeginExport(grpc::CallbackServerContext* context,
                                                               const v1::BeginExportRequest* request,
                                                               v1::BeginExportResponse* response) {
@@ -292,19 +196,27 @@ grpc::ServerUnaryReactor* InterchangeServiceImpl::BeginExport(grpc::CallbackServ
   }
   PostOrRefuse(services_.control_queue, reply, services_,
                [reply, spec = *spec, response, options = OptionsFrom(*request),
-                jobs = services_.jobs, state = StateFrom(request->state())] {
+                jobs = services_.jobs, state = StateFrom(request->state()), drafts = drafts_] {
                  Status status = CheckState(spec, state);
                  if (status.ok()) status = CheckOutsideDataDirectory(*jobs, options.folder);
                  if (!status.ok()) return (void)reply->Finish(status);
-                 const auto begun =
+                 drafts->RemoveSilent();
+                 auto begun =
                      interchange::BeginExport(options, spec, MomentsOf(spec), ForFiles(state));
-                 const bool told = reply->Finish(begun.status(), [&] {
+                 if (!begun.ok()) return (void)reply->Finish(begun.status());
+                 const std::string draft = DraftOf(options.folder, begun->draft);
+                 const uint64_t owner = OwnerOf(begun->draft);
+                 LUWU_CHECK(drafts->Take(draft, owner, std::move(begun->lock)), "its name is new");
+                 const bool told = reply->Finish(OkStatus(), [&] {
                    response->set_draft(begun->draft);
                    response->set_bytes(begun->tensor_bytes);
+                   response->set_made_folder(begun->made_folder);
+                   response->set_operation(owner);
                  });
+                 if (told) return;
                  // Nobody knows of the draft whose caller has gone.
-                 if (told || !begun.ok()) return;
-                 (void)interchange::AbandonExport(options.folder, begun->draft);
+                 drafts->GiveUp(draft, owner);
+                 (void)interchange::AbandonExport(options.folder, begun->draft, begun->made_folder);
                });
   return reply.get();
 }
@@ -326,15 +238,18 @@ grpc::ServerUnaryReactor* InterchangeServiceImpl::WriteExport(grpc::CallbackServ
   OpenSource open;
   if (!request->checkpoint().empty()) {
     if (!Admits(reply, *context, *request)) return reply.get();
-    open = [jobs = services_.jobs, request = *request] { return OpenStored(*jobs, request); };
+    open = StoredSource(services_.jobs, *request);
   } else if (auto job = FindJob(reply, *context, *request)) {
-    open = [job = std::move(job)] { return OpenLive(job); };
+    open = LiveSource(std::move(job));
   } else {
     return reply.get();
   }
+  ExportPlace place = {
+      services_.jobs, std::move(open),
+      std::make_unique<ClaimedCall>(drafts_, DraftOf(request->folder(), request->draft()),
+                                    OwnerOf(request->draft()))};
   StartRun(services_, reply,
-           {runs_, request->operation(),
-            std::make_unique<ExportWork>(services_.jobs, std::move(open), *request, response)});
+           {runs_, request->operation(), MakeExportWork(std::move(place), *request, response)});
   return reply.get();
 }
 
@@ -343,14 +258,17 @@ grpc::ServerUnaryReactor* InterchangeServiceImpl::FinishExport(
     v1::FinishExportResponse* response) {
   const auto reply = DeferredReply::Create(context, services_.responder);
   if (!Admits(reply, *context, *request)) return reply.get();
-  PostOrRefuse(services_.control_queue, reply, services_, [reply, response, request = *request] {
-    if (reply->finished()) return;
-    const auto names =
-        interchange::FinishExport(request.folder(), request.draft(), request.overwrite());
-    reply->Finish(names.status(), [&] {
-      for (const std::string& name : *names) response->add_files(name);
-    });
-  });
+  PostOrRefuse(services_.control_queue, reply, services_,
+               [reply, response, drafts = drafts_, request = *request] {
+                 if (reply->finished()) return;
+                 const ClaimedCall call(drafts, DraftOf(request.folder(), request.draft()),
+                                        OwnerOf(request.draft()));
+                 const auto names = interchange::FinishExport(request.folder(), request.draft(),
+                                                              request.overwrite());
+                 reply->Finish(names.status(), [&] {
+                   for (const std::string& name : *names) response->add_files(name);
+                 });
+               });
   return reply.get();
 }
 
@@ -359,9 +277,12 @@ grpc::ServerUnaryReactor* InterchangeServiceImpl::AbandonExport(
     v1::AbandonExportResponse*) {
   const auto reply = DeferredReply::Create(context, services_.responder);
   if (!Admits(reply, *context, *request)) return reply.get();
-  PostOrRefuse(services_.control_queue, reply, services_, [reply, request = *request] {
-    reply->Finish(interchange::AbandonExport(request.folder(), request.draft()));
-  });
+  PostOrRefuse(
+      services_.control_queue, reply, services_, [reply, drafts = drafts_, request = *request] {
+        drafts->GiveUp(DraftOf(request.folder(), request.draft()), OwnerOf(request.draft()));
+        reply->Finish(
+            interchange::AbandonExport(request.folder(), request.draft(), request.made_folder()));
+      });
   return reply.get();
 }
 
@@ -369,6 +290,8 @@ grpc::ServerUnaryReactor* InterchangeServiceImpl::GetProgress(grpc::CallbackServ
                                                               const v1::GetProgressRequest* request,
                                                               v1::GetProgressResponse* response) {
   return Reply(context, services_, *request, [&]() -> Status {
+    imports_->Heard(request->operation());
+    drafts_->Heard(request->operation());
     ASSIGN_OR_RETURN(const auto progress, runs_->Find(request->operation()));
     response->set_done_bytes(progress->done_bytes);
     response->set_total_bytes(progress->total_bytes);

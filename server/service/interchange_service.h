@@ -3,6 +3,7 @@
 #pragma once
 
 #include "luwu/v1/interchange.grpc.pb.h"
+#include "server/service/interchange_claims.h"
 #include "server/service/long_run.h"
 #include "server/service/service_context.h"
 
@@ -12,15 +13,24 @@ class InterchangeServiceImpl final : public v1::InterchangeService::CallbackServ
  public:
   explicit InterchangeServiceImpl(const ServiceContext& services) : services_(services) {}
 
+  grpc::ServerUnaryReactor* BeginImport(grpc::CallbackServerContext* context,
+                                        const v1::BeginImportRequest* request,
+                                        v1::BeginImportResponse* response) override;
   grpc::ServerUnaryReactor* Import(grpc::CallbackServerContext* context,
                                    const v1::ImportRequest* request,
                                    v1::ImportResponse* response) override;
   grpc::ServerUnaryReactor* FinishImport(grpc::CallbackServerContext* context,
                                          const v1::FinishImportRequest* request,
                                          v1::FinishImportResponse* response) override;
+  grpc::ServerUnaryReactor* AbandonImport(grpc::CallbackServerContext* context,
+                                          const v1::AbandonImportRequest* request,
+                                          v1::AbandonImportResponse* response) override;
   grpc::ServerUnaryReactor* DescribeState(grpc::CallbackServerContext* context,
                                           const v1::DescribeStateRequest* request,
                                           v1::DescribeStateResponse* response) override;
+  grpc::ServerUnaryReactor* CheckExport(grpc::CallbackServerContext* context,
+                                        const v1::CheckExportRequest* request,
+                                        v1::CheckExportResponse* response) override;
   grpc::ServerUnaryReactor* BeginExport(grpc::CallbackServerContext* context,
                                         const v1::BeginExportRequest* request,
                                         v1::BeginExportResponse* response) override;
@@ -53,6 +63,10 @@ class InterchangeServiceImpl final : public v1::InterchangeService::CallbackServ
   const ServiceContext services_;
   // A run may be ending when the services are gone already.
   const std::shared_ptr<RunTable> runs_ = std::make_shared<RunTable>();
+  const std::shared_ptr<InterchangeClaims> imports_ =
+      std::make_shared<InterchangeClaims>();  // by job
+  const std::shared_ptr<InterchangeClaims> drafts_ =
+      std::make_shared<InterchangeClaims>();  // by path
 };
 
 }  // namespace luwu

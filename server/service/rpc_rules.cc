@@ -45,9 +45,12 @@ constexpr std::array kRules = {
     RpcRule{"/luwu.v1.CheckpointService/Delete", kOperator, kJob},
     RpcRule{"/luwu.v1.CheckpointService/Restore", kOperator, kJob},
 
+    RpcRule{"/luwu.v1.InterchangeService/BeginImport", kOperator, kJob},
     RpcRule{"/luwu.v1.InterchangeService/Import", kOperator, kJob},
     RpcRule{"/luwu.v1.InterchangeService/FinishImport", kOperator, kJob},
+    RpcRule{"/luwu.v1.InterchangeService/AbandonImport", kOperator, kJob},
     RpcRule{"/luwu.v1.InterchangeService/DescribeState", kOperator, kJob},
+    RpcRule{"/luwu.v1.InterchangeService/CheckExport", kOperator},
     RpcRule{"/luwu.v1.InterchangeService/BeginExport", kOperator, kJob},
     RpcRule{"/luwu.v1.InterchangeService/WriteExport", kOperator, kJob},
     RpcRule{"/luwu.v1.InterchangeService/FinishExport", kOperator},  // a draft's name is random

@@ -45,7 +45,8 @@ Status JobImpl::LoadState(const StatePlace& place, std::span<const float> values
   MutexLock load_lock(load_mutex_);
   RETURN_IF_ERROR(EnterLoad());
   const Status status = updater_.LoadState(*index, array, place.offset, values);
-  ShardForLoad(*index).load_dirty = true;
+  JobShard& shard = ShardForLoad(*index);
+  shard.load_dirty = shard.state_loaded = true;
   LeaveLoad();
   return status;
 }

@@ -131,9 +131,9 @@ Status JobImpl::FinishLoad(bool allow_missing) {
   for (uint32_t i = 0; i < plan_->map.shard_count(); ++i) {
     JobShard& shard = ShardForLoad(i);
     if (!shard.load_dirty) continue;
-    status = updater_.PublishInitial(i);
+    status = updater_.PublishInitial(i, shard.state_loaded);
     if (!status.ok()) break;
-    shard.load_dirty = false;
+    shard.load_dirty = shard.state_loaded = false;
   }
   if (status.ok()) status = store_->Flush();
   if (!status.ok()) {

@@ -78,7 +78,8 @@ struct JobShard final : UpdatePool::Task {
 
   // Loading: written ranges [first, end), ascending, apart from each other.
   std::vector<std::pair<uint64_t, uint64_t>> loaded;
-  bool load_dirty = true;  // the served copy does not show the masters yet
+  bool load_dirty = true;     // the served copy does not show the masters yet
+  bool state_loaded = false;  // ... and moments were loaded
 };
 
 }  // namespace luwu

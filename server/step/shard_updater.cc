@@ -325,15 +325,17 @@ Status ShardUpdater::PublishLoaded(uint32_t index, uint64_t version) const {
   return OkStatus();
 }
 
-Status ShardUpdater::PublishInitial(uint32_t index) const {
+Status ShardUpdater::PublishInitial(uint32_t index, bool state_loaded) const {
   const uint64_t served_bytes = DTypeBytes(spec_.served_dtype);
   RETURN_IF_ERROR(store_->Open(index));
   ASSIGN_OR_RETURN(std::byte* const served, weights_->Begin(index, 0));
   const Buffers buffers = {store_->Acquire(index), served};
+  // Memory that nobody has written to is zero.
+  const bool fresh = state_loaded || spec_.optimizer.initial_accumulator != 0;
   uint32_t crc = 0;
   ForEachBlock(segments_[index], [&](const Segment& segment, uint64_t at, uint64_t count) {
     InitBlock(index, buffers, segment, at, count);
-    InitMoments(index, buffers.state, segment, at, count);
+    if (fresh) InitMoments(index, buffers.state, segment, at, count);
     crc = Crc32c({served + at * served_bytes, count * served_bytes}, crc);
     return true;
   });
@@ -382,7 +384,7 @@ void ShardUpdater::InitBlock(uint32_t index, const Buffers& buffers, const Segme
 
 void ShardUpdater::InitMoments(uint32_t index, const ShardState& state, const Segment& segment,
                                uint64_t first, uint64_t count) const {
-  if (!segment.trainable || spec_.optimizer.initial_accumulator == 0) return;
+  if (!segment.trainable) return;
   optim::InitialState(spec_.optimizer, RangeOf(index, state.current, segment, first, count));
 }
 

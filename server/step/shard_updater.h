@@ -93,8 +93,9 @@ class ShardUpdater {
   // Errors: the storage's.
   Status LoadMasters(uint32_t index, uint64_t first, std::span<const float> values) const;
   // Version 0 (or the one version of a frozen shard) from the masters; seals its header. Gaps
-  // become zero; what the optimizer never writes is made equal in both generations.
-  Status PublishInitial(uint32_t index) const;
+  // become zero; what the optimizer never writes is made equal in both generations. Moments become
+  // what they are before the first update, also when some were loaded before (`state_loaded`).
+  Status PublishInitial(uint32_t index, bool state_loaded) const;
   // Whether elements [first, first + count) are a range for LoadState: whole blocks of one segment.
   bool IsStateRange(uint32_t index, uint64_t first, uint64_t count) const;
   // Writes a moment of the current generation.

@@ -18,6 +18,7 @@ from interchange_files import (
     make_weights,
     masters,
     open_session,
+    read_file,
     read_folder,
     train,
     write_file,
@@ -99,8 +100,10 @@ def test_a_checkpoint_is_exported_while_training_goes_on_and_moves_between_daemo
         arguments = ("export", job.name, tmp_path / "seven", "--optimizer-state")
         luwuctl(two, *arguments, "--checkpoint", "seven")
     for file in ("model.safetensors", "optimizer.safetensors"):
-        same = (tmp_path / "live" / file).read_bytes() == (tmp_path / "seven" / file).read_bytes()
-        assert same, f"{file}: the checkpoint is not what the live job was"
+        exports = [read_file(tmp_path / folder / file) for folder in ("live", "seven")]
+        numbers = {metadata.pop("luwu.export") for _, metadata in exports}
+        assert len(numbers) == 2, "each export has a number of its own"
+        assert exports[0] == exports[1], f"{file}: the checkpoint is not what the live job was"
 
     three = start_cluster(nodes=3, storage=True)
     open_session(three, job).close()

@@ -73,6 +73,7 @@ def test_an_export_is_what_was_imported(cluster, tmp_path):
         assert report["files"] == ["model.safetensors"]
         assert report["bytes"] == sum(v.nbytes for v in weights.values())
     tensors, metadata = read_file(tmp_path / "out" / "model.safetensors")
+    assert metadata.pop("luwu.export")  # random
     assert metadata == {"format": "pt", "luwu.step": "0"}
     assert list(tensors) == list(weights)
     for name, values in weights.items():
@@ -273,7 +274,7 @@ def test_an_interrupted_export_leaves_nothing(cluster, tmp_path):
         _, text = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 1
         assert "cancelled" in text
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()  # the export had made it
 
 
 def test_an_export_during_training_ends_naming_both_steps(cluster, tmp_path):
@@ -283,7 +284,7 @@ def test_an_export_during_training_ends_naming_both_steps(cluster, tmp_path):
         assert process.returncode == 1
         assert "began at step 0" in text and "is at step 1 now" in text
         assert "paused" in text
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()  # the export had made it
 
 
 def test_paths_are_absolute(cluster):

@@ -30,6 +30,7 @@ class ExportTest : public testing::Test {
   StatusOr<std::vector<std::string>> Export(ExportOptions options, uint32_t nodes) {
     if (options.folder.empty()) options.folder = folder_.path();
     ASSIGN_OR_RETURN(const BegunExport begun, BeginExport(options, spec_, 2, SomeState()));
+    id_ = begun.draft.substr(begun.draft.size() - 16);
     ASSIGN_OR_RETURN(const std::string draft, DraftPath(options.folder, begun.draft));
     uint64_t bytes = 0;
     for (uint32_t node = 0; node < nodes; ++node) {
@@ -52,18 +53,20 @@ class ExportTest : public testing::Test {
   const JobSpec spec_ = SmallSpec();
   LayerValues values_ = Different(spec_, 3);
   Folder folder_;
+  std::string id_;  // of the last export
   uint32_t late_node_ = 99;
 };
 
 TEST_F(ExportTest, TheFileIsTheFormatWhoeverWritesIt) {
-  std::string json = R"({"__metadata__":{"format":"pt","luwu.step":"7"},)"
+  const std::string begin = R"({"__metadata__":{"format":"pt","luwu.export":")";
+  std::string json = R"(","luwu.step":"7"},)"
                      R"("h.0.w":{"dtype":"F32","shape":[10,12],"data_offsets":[0,480]},)"
                      R"("h.0.b":{"dtype":"F32","shape":[13],"data_offsets":[480,532]},)"
                      R"("h.0.frozen":{"dtype":"F32","shape":[100],"data_offsets":[532,932]},)"
                      R"("h.1.s":{"dtype":"F32","shape":[],"data_offsets":[932,936]},)"
                      R"("h.1.w":{"dtype":"F32","shape":[64],"data_offsets":[936,1192]},)"
                      R"("table.w":{"dtype":"F32","shape":[100],"data_offsets":[1192,1592]}})";
-  while (json.size() % 8 != 0) json += ' ';
+  while ((begin.size() + 16 + json.size()) % 8 != 0) json += ' ';
   std::string data;
   for (uint32_t layer = 0; layer < 3; ++layer) {
     for (uint32_t tensor = 0; tensor < spec_.layers[layer].tensors.size(); ++tensor) {
@@ -75,7 +78,8 @@ TEST_F(ExportTest, TheFileIsTheFormatWhoeverWritesIt) {
     ASSERT_TRUE(names.ok()) << names.status();
     EXPECT_THAT(*names, ElementsAre("model.safetensors"));
     EXPECT_THAT(folder_.Names(), ElementsAre("model.safetensors"));
-    EXPECT_EQ(ReadWhole(folder_.at("model.safetensors")), FileBytes(json, data)) << nodes;
+    EXPECT_EQ(ReadWhole(folder_.at("model.safetensors")), FileBytes(begin + id_ + json, data))
+        << nodes;
   }
 }
 
@@ -126,7 +130,7 @@ TEST_F(ExportTest, WhatWasExportedIsImportedWithItsMoments) {
 }
 
 TEST_F(ExportTest, StateOfAnotherOptimizerOrLayoutIsRefused) {
-  Metadata metadata = CommonMetadata(7);
+  Metadata metadata = CommonMetadata(7, "id");
   metadata.merge(StateMetadata(spec_, SomeState()));
   ASSERT_TRUE(ParseTrainingState(spec_, metadata, "f").ok());
   JobSpec other = spec_;
@@ -188,9 +192,10 @@ TEST_F(ExportTest, AnEarlierExportIsReplacedOnlyWhenAsked) {
 }
 
 TEST_F(ExportTest, WhatAKilledExportLeftIsRemovedByTheNextOverwrite) {
-  const auto begun = BeginExport({.folder = folder_.path()}, spec_, 2, SomeState());
+  auto begun = BeginExport({.folder = folder_.path()}, spec_, 2, SomeState());
   ASSERT_TRUE(begun.ok());
   EXPECT_THAT(folder_.Names(), ElementsAre(begun->draft));
+  begun->lock.Reset();  // as a kill does
   ASSERT_TRUE(Export({.overwrite = true}, 1).ok());
   EXPECT_THAT(folder_.Names(), ElementsAre("model.safetensors"));
 }
@@ -199,10 +204,10 @@ TEST_F(ExportTest, AbandonRemovesTheDraftAndNothingElse) {
   const auto begun = BeginExport({.folder = folder_.path()}, spec_, 2, SomeState());
   ASSERT_TRUE(begun.ok());
   folder_.Write("keep", "x");
-  EXPECT_EQ(CodeOf(AbandonExport(folder_.path(), "keep")), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(CodeOf(AbandonExport(folder_.path(), "../" + begun->draft)),
+  EXPECT_EQ(CodeOf(AbandonExport(folder_.path(), "keep", true)), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(AbandonExport(folder_.path(), "../" + begun->draft, true)),
             ErrorCode::kInvalidArgument);
-  ASSERT_TRUE(AbandonExport(folder_.path(), begun->draft).ok());
+  ASSERT_TRUE(AbandonExport(folder_.path(), begun->draft, true).ok());
   EXPECT_THAT(folder_.Names(), ElementsAre("keep"));
 }
 

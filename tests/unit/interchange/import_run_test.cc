@@ -1,6 +1,9 @@
 // Import of files written by hand into the parts of several nodes.
 #include "server/interchange/import_run.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,8 +66,10 @@ class ImportRunTest : public testing::Test {
       std::vector<float> expected(spec_.layers[layer].elements, -1);  // gaps stay untouched
       for (uint32_t tensor = 0; tensor < spec_.layers[layer].tensors.size(); ++tensor) {
         const TensorSpec& of = spec_.layers[layer].tensors[tensor];
-        if (std::count(missing.begin(), missing.end(), of.name) > 0) continue;
-        const std::vector<float> values = TensorValues(spec_, wanted_, layer, tensor);
+        std::vector<float> values = TensorValues(spec_, wanted_, layer, tensor);
+        if (std::count(missing.begin(), missing.end(), of.name) > 0) {
+          std::fill(values.begin(), values.end(), 0.0f);
+        }
         std::copy(values.begin(), values.end(),
                   expected.begin() + static_cast<ptrdiff_t>(of.offset));
       }
@@ -197,6 +202,65 @@ TEST_F(ImportRunTest, AFileThatChangesWhileItIsReadIsRefused) {
   ASSERT_TRUE(run.ok());
   folder_.Write("model.safetensors", FileOf({{"a", "F32", "[1]", "1234"}}));
   EXPECT_EQ(CodeOf((*run)->Step().status()), ErrorCode::kCorrupt);
+}
+
+TEST_F(ImportRunTest, AFileThatIsOverwrittenInPlaceAfterItWasReadIsRefused) {
+  const std::string path = folder_.Write("model.safetensors", FileOf(Model()));
+  struct stat before = {};
+  ASSERT_EQ(::stat(path.c_str(), &before), 0);
+  got_ = Untouched(spec_, 3);
+  NodePart part(spec_, 1, 0, &got_);
+  const auto run = ImportRun::Open({.path = path}, &part);
+  ASSERT_TRUE(run.ok());
+  while ((*run)->done_bytes() < (*run)->total_bytes()) ASSERT_TRUE((*run)->Step().ok());
+  // The last value; again until the clock of the file system has gone on.
+  struct stat after = before;
+  while (after.st_ctim.tv_sec == before.st_ctim.tv_sec &&
+         after.st_ctim.tv_nsec == before.st_ctim.tv_nsec) {
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(-4, std::ios::end);
+    file.write("1234", 4);
+    file.close();
+    // Whoever copies a file may give it its old time.
+    const timespec times[] = {before.st_atim, before.st_mtim};
+    ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+    ASSERT_EQ(::stat(path.c_str(), &after), 0);
+  }
+  const Status status = (*run)->Step().status();
+  EXPECT_EQ(CodeOf(status), ErrorCode::kCorrupt);
+  EXPECT_THAT(MessageOf(status), HasSubstr(path + "' was changed while it was being read"));
+}
+
+TEST_F(ImportRunTest, FilesWithEqualHeadersAndOtherDataHaveAnotherFingerprint) {
+  // Larger than the samples together, other in one value only: in each sampled block, and in one
+  // that is not.
+  JobSpec spec = spec_;
+  spec.layers = {{"l", 200'000, {{"w", {200'000}, 0, 0, true}}}};
+  std::vector<float> values(200'000, 1.0f);
+  const auto fingerprint = [&] {
+    const std::string path =
+        folder_.Write("model.safetensors", FileOf({{"w", "F32", "[200000]", FloatBytes(values)}}));
+    LayerValues got = Untouched(spec, 3);
+    NodePart part(spec, 1, 0, &got);
+    const auto run = ImportRun::Open({.path = path}, &part);
+    EXPECT_TRUE(run.ok()) << run.status();
+    while (!*(*run)->Step()) {
+    }
+    return (*run)->fingerprint();
+  };
+  const uint64_t before = fingerprint();
+  EXPECT_EQ(fingerprint(), before);
+  const uint64_t header = FileOf({{"w", "F32", "[200000]", FloatBytes(values)}}).size() - 800'000;
+  const uint64_t last = header + 800'000 - 4096;  // offset of the last block
+  for (uint64_t i = 0; i < 16; ++i) {
+    const uint64_t offset = last * i / 15 + 2048;
+    float& value = values[(offset - header) / 4];
+    value = 2;
+    EXPECT_NE(fingerprint(), before) << i;
+    value = 1;
+  }
+  values[5000] = 2;
+  EXPECT_EQ(fingerprint(), before) << "samples are not the whole file";
 }
 
 }  // namespace

@@ -63,9 +63,11 @@ TEST(SafetensorsIndex, WhatIsWrittenIsTheFormat) {
   SafetensorsIndex index;
   index.files = {"f1", "f2"};
   index.tensors = {{"a\"", 1}, {"b", 0}};
+  index.metadata = {{"luwu.export", "x\""}};
   EXPECT_EQ(EncodeSafetensorsIndex(index, 12), R"({
   "metadata": {
-    "total_size": 12
+    "total_size": 12,
+    "luwu.export": "x\""
   },
   "weight_map": {
     "a\"": "f2",
@@ -73,6 +75,19 @@ TEST(SafetensorsIndex, WhatIsWrittenIsTheFormat) {
   }
 }
 )");
+}
+
+TEST(SafetensorsIndex, OfTheMetadataOnlyTextsOfOursAreRead) {
+  const auto index = ParseSafetensorsIndex(
+      R"({"metadata":{"luwu.step":"7","luwu.size":5,"x":"y","z":{"luwu.export":"deep"},
+          "luwu.list":["luwu"]},"luwu.step":"8","weight_map":{"luwu.step":"f"}})",
+      "i.json");
+  ASSERT_TRUE(index.ok()) << index.status();
+  EXPECT_EQ(index->metadata, (std::map<std::string, std::string>{{"luwu.step", "7"}}));
+  EXPECT_EQ(index->tensors, (std::map<std::string, uint32_t>{{"luwu.step", 0}}));
+  const auto twice = ParseSafetensorsIndex(
+      R"({"metadata":{"luwu.step":"7","luwu.step":"8"},"weight_map":{}})", "i.json");
+  EXPECT_THAT(MessageOf(twice.status()), HasSubstr("'luwu.step' is there twice"));
 }
 
 }  // namespace

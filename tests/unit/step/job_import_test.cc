@@ -93,6 +93,25 @@ TEST(JobImport, MastersMustBeComplete) {
   EXPECT_FALSE(world.job().loaded());
 }
 
+TEST(JobImport, MastersAloneBeginWithFreshMomentsAfterStateThatWasNotFinished) {
+  for (const StatePrecision precision : {StatePrecision::kFloat32, StatePrecision::kBlockwise8}) {
+    JobSpec spec = OneLayer();
+    spec.optimizer.state_precision = precision;
+    JobWorld world(spec);
+    Job& job = world.job();
+    for (const auto& [shard, count] : {std::pair(0, 64), std::pair(1, 36)}) {
+      ASSERT_TRUE(
+          job.LoadState({0, Quantity::kMoment1, uint64_t(shard), 0}, Values(count, 5)).ok());
+      ASSERT_TRUE(
+          job.LoadState({0, Quantity::kMoment2, uint64_t(shard), 0}, Values(count, 9)).ok());
+      ASSERT_TRUE(job.Load(0, shard, 0, Values(count, 1)).ok());
+    }
+    ASSERT_TRUE(job.FinishLoad(false).ok());
+    EXPECT_EQ(ReadAll(job, Quantity::kMoment1).values, std::vector<float>(100, 0));
+    EXPECT_EQ(ReadAll(job, Quantity::kMoment2).values, std::vector<float>(100, 0));
+  }
+}
+
 TEST(JobImport, APointOfAnotherJobIsRefused) {
   JobWorld world(OneLayer());
   ASSERT_TRUE(world.job().Load(0, 0, 0, Values(64, 0)).ok());
