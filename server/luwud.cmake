@@ -21,4 +21,4 @@ target_link_libraries(luwud PRIVATE
   luwu_options luwu_daemon luwu_daemon_config luwu_metrics luwu_ops luwu_config luwu_base
   CLI11::CLI11 nlohmann_json::nlohmann_json)
 luwu_use_precompiled(luwud luwu_pch luwu_daemon)
-install(TARGETS luwud RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS luwud RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT luwud)

@@ -27,8 +27,9 @@ def main():
         prefix = pathlib.Path(scratch) / "prefix"
         work = pathlib.Path(scratch) / "work"
         work.mkdir()
-        run(args.cmake, "--install", args.build, "--prefix", prefix, "--component", "client",
-            stdout=subprocess.DEVNULL)
+        for component in ("libluwu1", "libluwu-dev"):
+            run(args.cmake, "--install", args.build, "--prefix", prefix, "--component", component,
+                stdout=subprocess.DEVNULL)
         libraries = [path for path in prefix.rglob("libluwu.so.1")]
         assert len(libraries) == 1, libraries
         libdir = libraries[0].parent
