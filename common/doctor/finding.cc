@@ -46,7 +46,8 @@ constexpr std::array kCatalogue = {
               "ext4 or xfs on a local disk"},
     TopicInfo{"STORAGE_SPACE", "ERR",
               "the disk has less left than the budget promises; `ERR` when writes wait",
-              "free space, or lower `storage.budget`"},
+              "free space; `storage.budget` lower where it promises too much, higher where writes "
+              "wait for it"},
     TopicInfo{"STORAGE_WRITES", "ERR", "the disk failed, or holds damaged data",
               "look at the daemon's log and the disk's; [storage.md](storage.md)"},
     TopicInfo{"NODE", "ERR", "a daemon of the node list does not answer",

@@ -88,9 +88,9 @@ bool NodeState::stopped_full() const {
   return stopped_full_;
 }
 
-void NodeState::Waits(const std::string& what) {
-  if (waiting_++ == 0) LogWarning("storage_full", "waits_for={}", what);
-  full_ = what;
+void NodeState::Waits(const std::string& what, bool is_new) {
+  if (is_new && waiting_++ == 0) LogWarning("storage_full", "waits_for={}", what);
+  full_ = what;  // the reason may be another one than at first
 }
 
 void NodeState::WaitsNoMore() {
@@ -110,7 +110,7 @@ Status NodeState::RetryWhileFull(const Attempt& attempt) {
       if (counted) WaitsNoMore();
       return status;
     }
-    if (!counted) Waits(MessageOf(status));
+    Waits(MessageOf(status), !counted);
     counted = true;
     const TimePoint deadline = DeadlineAfter(kRetryMs);
     while (!stopped_ && failed_.empty() && changed_.WaitUntil(mutex_, deadline)) {
@@ -154,7 +154,7 @@ void NodeState::Run() {
       const bool again = CodeOf(status) == ErrorCode::kResourceExhausted;
       {
         const MutexLock lock(mutex_);
-        if (again && !waiter.counted) Waits(MessageOf(status));
+        if (again) Waits(MessageOf(status), !waiter.counted);
         if (!again && waiter.counted) WaitsNoMore();
       }
       waiter.counted = true;

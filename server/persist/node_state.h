@@ -92,7 +92,7 @@ class NodeState {
   };
   void Run();
   void RestoreReserve();
-  void Waits(const std::string& what) LUWU_REQUIRES(mutex_);
+  void Waits(const std::string& what, bool is_new) LUWU_REQUIRES(mutex_);
   void WaitsNoMore() LUWU_REQUIRES(mutex_);
 
   mutable Mutex mutex_;

@@ -13,14 +13,21 @@ Finding CheckDirect(const StorageFacts& facts) {
 
 Finding CheckSpace(const StorageFacts& facts) {
   constexpr Topic kTopic = Topic::kStorageSpace;
-  const std::string hint = "free space on the file system of storage.path, or lower storage.budget";
-  if (!facts.full.empty()) return Err(kTopic, "writes wait: " + facts.full, hint);
+  if (!facts.full.empty()) {
+    return Err(
+        kTopic, "writes wait: " + facts.full,
+        "delete checkpoints or jobs, free space on the file system of storage.path, or raise "
+        "storage.budget where that is what is full");
+  }
   const uint64_t promised =
       facts.budget_bytes > facts.used_bytes ? facts.budget_bytes - facts.used_bytes : 0;
   const std::string summary = fmt::format("{} of the budget are unused, the disk has {}",
                                           HumanBytes(promised), HumanBytes(facts.free_bytes));
   // A budget that was taken from the disk shrinks a little with every other file there.
-  if (facts.free_bytes < promised / 20 * 19) return Warn(kTopic, summary, hint);
+  if (facts.free_bytes < promised / 20 * 19) {
+    return Warn(kTopic, summary,
+                "free space on the file system of storage.path, or lower storage.budget");
+  }
   return Ok(kTopic, summary);
 }
 

@@ -95,10 +95,12 @@ void CheckStorage(const persist::StorageSnapshot& storage, uint32_t warn_percent
                        "look at the device, then restart this daemon"});
   }
   if (storage.full) {
-    checks->push_back({"STORAGE_FULL", Severity::kErr,
-                       fmt::format("{} writes wait: {}", storage.waiting_writes, *storage.full),
-                       "make space (remove files when inodes are what is missing), or raise "
-                       "storage.budget; training goes on by itself then"});
+    checks->push_back(
+        {"STORAGE_FULL", Severity::kErr,
+         fmt::format("{} writes wait: {}", storage.waiting_writes, *storage.full),
+         "delete checkpoints, make space on the file system (remove files when inodes "
+         "are what is missing), or raise storage.budget where that is what is full; "
+         "training goes on by itself then"});
   }
   // docs/operating/storage.md promised this warning before there was one.
   const double limit = double(storage.budget_bytes) * warn_percent / 100;
@@ -118,7 +120,7 @@ void CheckStorage(const persist::StorageSnapshot& storage, uint32_t warn_percent
 }
 
 // A job whose state is on disk takes what there is, by plan: nothing for anybody to do.
-void CheckMemory(const DaemonSnapshot& snapshot, std::vector<Check>* checks) {
+void CheckMemory(const DaemonSnapshot& snapshot, std::vector<StatusCheck>* checks) {
   const auto spills = [](const JobSnapshot& job) { return job.tiers.spilled_bytes > 0; };
   if (std::any_of(snapshot.jobs.begin(), snapshot.jobs.end(), spills)) return;
   if (double(snapshot.memory_used_bytes) <= kNearFull * double(snapshot.memory_budget_bytes)) {

@@ -23,6 +23,7 @@ sys.path.append(str(HERE.parent / "system"))
 from cluster import free_ports  # noqa: E402
 
 CONFIG = "/etc/luwu/luwud.toml"
+ENABLED = "/etc/systemd/system/multi-user.target.wants/luwud.service"
 NAMES = ["libluwu-dev", "libluwu1", "luwuctl", "luwud", "python3-luwu"]
 WAIT_S = 60
 
@@ -109,7 +110,7 @@ def check_fresh(root: CleanRoot) -> None:
     assert root.run("dpkg", "--verify", *NAMES) == ""
     assert root.run("stat", "-c", "%U %a", "/var/lib/luwu", "/run/luwu", CONFIG).split("\n") == [
         "luwu 700", "luwu 755", "root 644", ""]
-    assert not root.has("/etc/systemd/system/multi-user.target.wants/luwud.service")
+    assert not root.has(ENABLED)
     assert root.run("luwud", "--config", CONFIG, "--check-config")
     for page in ("man8/luwud.8", "man1/luwuctl.1", "man5/luwud.toml.5"):
         assert root.has(f"/usr/share/man/{page}.gz")
@@ -126,6 +127,8 @@ def test_install_train_upgrade_remove_purge(root: CleanRoot, tmp_path: Path) -> 
     assert "restart luwud" not in said
     check_fresh(root)
 
+    root.run("systemctl", "enable", "luwud")
+    assert root.has(ENABLED)
     config = edit_configuration(root)
     daemon = Daemon(root)
     assert train(root, daemon, "by-shm", "shm") == "trained to step 2\n"
@@ -136,7 +139,7 @@ def test_install_train_upgrade_remove_purge(root: CleanRoot, tmp_path: Path) -> 
     assert installed(root) == dict.fromkeys(NAMES, former + "+next")
     assert "restart luwud when its jobs may pause: systemctl restart luwud" in said
     assert (root.path / CONFIG.lstrip("/")).read_text() == config
-    assert root.has(CONFIG + ".dpkg-dist")
+    assert root.has(CONFIG + ".dpkg-dist") and root.has(ENABLED)
     assert daemon.runs()
     assert train(root, daemon, "by-shm", "shm") == "trained to step 4\n"
     daemon.stop()
@@ -153,7 +156,7 @@ def test_install_train_upgrade_remove_purge(root: CleanRoot, tmp_path: Path) -> 
     assert any((root.path / "var/lib/luwu").iterdir())
 
     assert "/var/lib/luwu is kept" in root.apt("purge", "luwud")
-    assert not root.has("/etc/luwu")
+    assert not root.has("/etc/luwu") and not root.has(ENABLED)
     assert any((root.path / "var/lib/luwu").iterdir())
 
     root.install(packages)
