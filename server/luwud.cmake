@@ -1,8 +1,4 @@
 # The daemon program. Everything but main() is in libraries, so that tests can use it in-process.
-luwu_library(luwu_daemon_config
-  SOURCES config.cc config_security.cc
-  DEPS luwu_config luwu_tensor luwu_base)
-
 luwu_library(luwu_ops
   SOURCES ops/process.cc ops/service_manager.cc ops/service_reporter.cc ops/signals.cc
   DEPS luwu_base)

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/base/log_budget.h"
 #include "common/transport/connect.h"
 #include "common/transport/event_loop.h"
 #include "common/transport/pending_connection.h"
@@ -17,11 +18,16 @@
 #include "common/transport/tcp/tcp_endpoint.h"
 #include "common/transport/verbs/adapter.h"
 #include "common/transport/verbs/negotiation.h"
+#include "common/transport/waiting_room.h"
 
 namespace luwu::transport {
 namespace {
 
-constexpr size_t kHalfOpenMax = 1024;
+// Links that a session may be setting up at a time: one, and those that its client has given up.
+constexpr uint32_t kDialsOfSessionMax = 4;
+// Lines about strangers.
+constexpr uint32_t kLogBurst = 100;
+constexpr uint32_t kLogLinesPerSecond = 5;
 constexpr int kAcceptsPerTurn = 32;
 constexpr uint64_t kAcceptRetryMs = 100;
 // Of a verbs link: boards are small.
@@ -57,7 +63,12 @@ class Listener final : public Pollable {
       if (errno == EAGAIN) return false;
       if (errno == EINTR || errno == ECONNABORTED) continue;
       // Out of descriptors or memory: those who knock wait in the backlog.
-      LogWarning("accept_failed", "kind={} why=\"{}\"", KindName(kind_), ErrnoText(errno));
+      const std::string why = ErrnoText(errno);
+      uint64_t left_out = 0;
+      if (log_.Take(std::chrono::steady_clock::now(), &left_out)) {
+        LogWarning("accept_failed", "kind={} why=\"{}\" lines_left_out={}", KindName(kind_), why,
+                   left_out);
+      }
       loop_->SetDeadline(this, DeadlineAfter(kAcceptRetryMs));
       return false;
     }
@@ -71,6 +82,7 @@ class Listener final : public Pollable {
   EventLoop* const loop_;
   const Kind kind_;
   UniqueFd socket_;
+  LogBudget log_{kLogBurst, kLogLinesPerSecond};
 };
 
 class AcceptorImpl final : public Acceptor, public PendingOwner, public ListenerOwner {
@@ -140,6 +152,7 @@ class AcceptorImpl final : public Acceptor, public PendingOwner, public Listener
       listeners_.clear();
       if (!shm_path_.empty()) ::unlink(std::exchange(shm_path_, "").c_str());
       groups_.clear();
+      waiting_.Clear();
       pending_.clear();
       while (!links_.empty()) {
         links_.begin()->second->Fail(
@@ -153,15 +166,22 @@ class AcceptorImpl final : public Acceptor, public PendingOwner, public Listener
 
   // ListenerOwner
   void OnAccepted(Kind kind, UniqueFd socket) override {
-    if (pending_.size() >= kHalfOpenMax) {
-      LogWarning("connection_refused", "kind={} why=\"{} connections are in their handshake\"",
-                 KindName(kind), pending_.size());
-      return;
-    }
+    const std::string peer = PeerName(socket.get());
     auto connection =
         std::make_unique<PendingConnection>(this, loop_.get(), kind, std::move(socket));
     // A peer that is gone again is no news.
-    if (connection->Begin().ok()) pending_.emplace(connection.get(), std::move(connection));
+    if (!connection->Begin().ok()) return;
+    PendingConnection* leaving = waiting_.Enter(connection.get(), peer);
+    pending_.emplace(connection.get(), std::move(connection));
+    if (leaving == nullptr) return;
+    uint64_t left_out = 0;
+    if (shed_log_.Take(std::chrono::steady_clock::now(), &left_out)) {
+      LogWarning("connection_shed",
+                 "kind={} newcomer=\"{}\" waiting={} why=\"too many connections have not proved "
+                 "themselves; the oldest gives way\" lines_left_out={}",
+                 KindName(leaving->kind()), peer, waiting_.size(), left_out);
+    }
+    Forget(leaving);
   }
 
   // PendingOwner
@@ -182,6 +202,21 @@ class AcceptorImpl final : public Acceptor, public PendingOwner, public Listener
         uid, ::geteuid());
   }
 
+  // From here on the session answers for the connection, and the stranger's seat is free.
+  Status OnAuthenticated(PendingConnection* connection) override {
+    const uint64_t session_id = connection->answer().session_id;
+    const auto held = std::count_if(pending_.begin(), pending_.end(), [&](const auto& entry) {
+      return entry.first->authenticated() && entry.first->answer().session_id == session_id;
+    });
+    if (held >= int64_t{kDialsOfSessionMax} * connection->sockets()) {
+      return Error(ErrorCode::kResourceExhausted,
+                   "session {} has {} connections in their handshake; a link needs {}", session_id,
+                   held, connection->sockets());
+    }
+    waiting_.Leave(connection);
+    return OkStatus();
+  }
+
   StatusOr<std::unique_ptr<VerbsNegotiation>> BeginVerbs(const SessionTerms& terms,
                                                          const FrameSeal& seal) override {
     return VerbsNegotiation::Begin(verbs_, {.domain = terms.domain,
@@ -194,8 +229,12 @@ class AcceptorImpl final : public Acceptor, public PendingOwner, public Listener
   }
 
   void OnRefused(PendingConnection* connection, const Status& why) override {
-    LogWarning("connection_refused", "kind={} session={} why=\"{}\"", KindName(connection->kind()),
-               connection->answer().session_id, ToString(why));
+    uint64_t left_out = 0;
+    if (refused_log_.Take(std::chrono::steady_clock::now(), &left_out)) {
+      LogWarning("connection_refused", "kind={} session={} why=\"{}\" lines_left_out={}",
+                 KindName(connection->kind()), connection->answer().session_id, ToString(why),
+                 left_out);
+    }
     Forget(connection);
   }
 
@@ -232,6 +271,7 @@ class AcceptorImpl final : public Acceptor, public PendingOwner, public Listener
       }
       it = empty ? groups_.erase(it) : std::next(it);
     }
+    waiting_.Leave(connection);
     pending_.erase(connection);
   }
 
@@ -309,6 +349,9 @@ class AcceptorImpl final : public Acceptor, public PendingOwner, public Listener
   std::string shm_path_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::unordered_map<PendingConnection*, std::unique_ptr<PendingConnection>> pending_;
+  WaitingRoom waiting_;  // those of them that have not proved themselves
+  LogBudget refused_log_{kLogBurst, kLogLinesPerSecond};
+  LogBudget shed_log_{kLogBurst, kLogLinesPerSecond};
   std::map<GroupKey, std::vector<PendingConnection*>> groups_;
   std::unordered_map<uint64_t, Link*> links_;
 };

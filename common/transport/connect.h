@@ -7,7 +7,7 @@
 // Handshake of every connection: the acceptor sends a 32-byte nonce; the dialler answers with
 // session id, connection number, its own nonce and HMAC-SHA256(secret, role "client" | nonces |
 // ids); the acceptor answers with the MAC under role "daemon". A wrong MAC, an unknown session, a
-// stall of over 5 s or any other bytes close the connection before anything else is read.
+// handshake of over 5 s or other bytes close it before more is read. Crowds: see waiting_room.h.
 #pragma once
 
 #include <cstdint>

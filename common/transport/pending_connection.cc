@@ -119,12 +119,13 @@ Status PendingConnection::CheckAnswer() {
     return Error(ErrorCode::kPermission, "wrong MAC: the peer does not know the session's secret");
   }
   const uint32_t connections = kind_ == Kind::kShm ? 1 : terms_->connections;
-  const uint32_t sockets = kind_ == Kind::kTcp ? connections : 1;
-  if (answer_.connections != connections || answer_.connection >= sockets) {
+  if (answer_.connections != connections || answer_.connection >= sockets()) {
     return Error(ErrorCode::kInvalidArgument,
                  "connection {} of {} was opened, but the session has {}", answer_.connection,
                  answer_.connections, connections);
   }
+  RETURN_IF_ERROR(owner_->OnAuthenticated(this));
+  authenticated_ = true;
   return OkStatus();
 }
 

@@ -26,6 +26,8 @@ class PendingOwner {
   virtual StatusOr<SessionTerms> Lookup(uint64_t session_id) = 0;
   // Whether processes of this user may dial by shm.
   virtual Status CheckUser(uint32_t uid) = 0;
+  // The peer knows the secret of the session in answer(). An error: it has too much under way.
+  virtual Status OnAuthenticated(PendingConnection* connection) = 0;
   // Begins our part of a verbs link, or says why there can be none.
   virtual StatusOr<std::unique_ptr<VerbsNegotiation>> BeginVerbs(const SessionTerms& terms,
                                                                  const FrameSeal& seal) = 0;
@@ -44,6 +46,8 @@ class PendingConnection final : public Pollable {
   // Sends the nonce and starts the clock.
   Status Begin();
   bool OnReady(uint32_t events) override;
+  // Whether the peer has shown that it knows the session's secret.
+  bool authenticated() const { return authenticated_; }
   void OnDeadline() override;
 
   // What follows holds once OnProved has been called.
@@ -54,6 +58,8 @@ class PendingConnection final : public Pollable {
   Kind kind() const { return kind_; }
   const Answer& answer() const { return answer_; }
   const SessionTerms& terms() const { return *terms_; }
+  // Sockets that make up a link of this kind to the session. Once its terms are known.
+  uint32_t sockets() const { return kind_ == Kind::kTcp ? terms_->connections : 1; }
   // Each may be called once; then only destruction follows.
   UniqueFd TakeSocket();
   std::vector<MappedRegion> TakeRegions() { return std::move(regions_); }
@@ -78,6 +84,7 @@ class PendingConnection final : public Pollable {
   Kind kind_;  // kTcp may turn out to be kVerbs
   UniqueFd socket_;
   State state_ = State::kAnswer;
+  bool authenticated_ = false;
   const Nonce nonce_ = RandomNonce();
   Answer answer_ = {};
   size_t answer_bytes_ = 0;

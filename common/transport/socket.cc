@@ -21,7 +21,8 @@ constexpr int kUserTimeoutMs = 10'000;
 constexpr int kKeepIdleS = 5;
 constexpr int kKeepIntervalS = 2;
 constexpr int kKeepProbes = 3;
-constexpr int kBacklog = 256;
+// As far as net.core.somaxconn goes: who finds it full waits a second before the next try.
+constexpr int kBacklog = 4096;
 
 struct HostPort {
   std::string host;

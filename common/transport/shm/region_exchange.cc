@@ -18,8 +18,11 @@ struct alignas(cmsghdr) ControlBuffer {
   char bytes[CMSG_SPACE(sizeof(int) * kRegionsMax)];
 };
 
+// A number that is no kind of access stays none: a cast would look at its low byte only.
 RegionDescriptor Describe(const RegionEntry& entry) {
-  return {entry.id, entry.bytes, static_cast<Access>(entry.access)};
+  const bool known = entry.access == static_cast<uint32_t>(Access::kRemoteRead) ||
+                     entry.access == static_cast<uint32_t>(Access::kRemoteWrite);
+  return {entry.id, entry.bytes, known ? static_cast<Access>(entry.access) : Access{}};
 }
 
 std::string TextOf(const RegionDescriptor& region) {

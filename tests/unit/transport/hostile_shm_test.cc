@@ -189,6 +189,19 @@ TEST_F(HostileShm, RegionsThatDifferFromTheAgreedOnesAreRefusedWithTheReason) {
   ExpectGoodLinkWorks();
 }
 
+// Found by tests/fuzz/shm_attach: 258 was taken for 2.
+TEST_F(HostileShm, AnAccessWithAGoodLowByteOnlyIsRefused) {
+  RawShmClient client(daemon());
+  client.ProveItself(2);
+  (void)client.ReceiveDescriptors();
+  RegionFrame frame = client.GoodFrame();
+  frame.entries[0].access += 256;
+  client.SendFrame(frame, client.GoodFds());
+  const Status verdict = client.ReceiveVerdict();
+  EXPECT_NE(MessageOf(verdict).find("not agreed"), std::string::npos) << ToString(verdict);
+  ExpectGoodLinkWorks();
+}
+
 TEST_F(HostileShm, TheDialerChecksTheDaemonsRegionsLikewise) {
   TestEvents events;
   DialOptions options = daemon().Options(kShmLink, 2);

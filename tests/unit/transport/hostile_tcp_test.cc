@@ -2,7 +2,6 @@
 // and its other links untouched.
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -166,32 +165,6 @@ TEST_F(HostileTcp, AStalledHandshakeIsClosed) {
   EXPECT_TRUE(halfway.ReceiveUntilClosed().has_value());
   EXPECT_TRUE(alone.ReceiveUntilClosed().has_value());
   ExpectGoodLinkWorks();
-}
-
-TEST_F(HostileTcp, HalfOpenConnectionsAreBounded) {
-  rlimit limit = {};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
-  if (limit.rlim_max < 4096) GTEST_SKIP() << "needs 4096 descriptors";
-  limit.rlim_cur = std::max<rlim_t>(limit.rlim_cur, 4096);
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
-  std::vector<std::unique_ptr<RawClient>> silent;
-  Nonce nonce;
-  for (int i = 0; i < 1024; ++i) {
-    silent.push_back(std::make_unique<RawClient>(daemon()));
-    ASSERT_TRUE(ReceiveExact(silent.back()->fd(), WritableBytesOf(nonce), Patience()).ok());
-  }
-  RawClient one_too_many(daemon());
-  const auto heard = one_too_many.ReceiveUntilClosed();
-  ASSERT_TRUE(heard.has_value());
-  EXPECT_TRUE(heard->empty());
-  ExpectGoodLinkWorks();
-  silent.clear();
-  TestEvents events;  // and there is room again
-  for (int attempt = 0; attempt < 100; ++attempt) {
-    auto link = daemon().Dial(daemon().Options(kTcp1, 2), &events);
-    if (link.ok()) return (*link)->Close();
-  }
-  FAIL() << "no room after the half-open connections had gone";
 }
 
 TEST_F(HostileTcp, FramesThatBreakTheProtocolEndTheirLinkWithTheReason) {
