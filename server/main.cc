@@ -19,6 +19,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/log.h"
+#include "common/base/tls_files.h"
 #include "common/config/quantity.h"
 #include "server/config.h"
 #include "server/daemon.h"
@@ -196,6 +197,8 @@ int main(int argc, char** argv) {
   const luwu::StatusOr<luwu::DaemonConfig> config = MakeConfig(&flags);
   if (!config.ok()) return Fail(config.status(), kExitUsage);
   if (flags.check_config) {
+    const luwu::Status tls = luwu::CheckTlsFiles(config->tls.files);
+    if (!tls.ok()) return Fail(tls, kExitUsage);
     std::cout << luwu::DumpConfig(*config);
     return 0;
   }

@@ -198,7 +198,9 @@ StatusOr<UniqueFd> ListenUnix(const std::string& path) {
   ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(AF_UNIX));
   if (::bind(fd.get(), Generic(address), sizeof address) != 0 || ::chmod(path.c_str(), 0666) != 0 ||
       ::listen(fd.get(), kBacklog) != 0) {
-    return Error(ErrorCode::kUnavailable, "cannot listen on '{}': {}", path, ErrnoText(errno));
+    const char* hint = errno == ENOENT ? "; make its folder, writable for the user of luwud" : "";
+    return Error(ErrorCode::kUnavailable, "cannot listen on '{}': {}{}", path, ErrnoText(errno),
+                 hint);
   }
   return fd;
 }

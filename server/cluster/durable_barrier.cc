@@ -118,10 +118,12 @@ void DurableBarrier::Tick(TimePoint now) {
         ++waiter;
         continue;
       }
-      told.emplace_back(std::move(waiter->done),
-                        Error(ErrorCode::kDeadline,
-                              "the point of step {} of job '{}' is not complete: not stored by {}",
-                              waiter->step, job_, MissingNodes(waiter->step)));
+      told.emplace_back(
+          std::move(waiter->done),
+          Error(ErrorCode::kDeadline,
+                "the point of step {} of job '{}' is not complete: not stored by {}; see "
+                "luwuctl status, a disk may be full",
+                waiter->step, job_, MissingNodes(waiter->step)));
       waiter = waiters_.erase(waiter);
     }
   }

@@ -21,8 +21,8 @@ StatusOr<std::unique_ptr<ExportRun>> ExportRun::Open(const ExportRunOptions& opt
   }
   run->CountBytes();
   run->batch_.values.reserve(SourceBatch::kElementsMax);
-  ASSIGN_OR_RETURN(run->staging_, AllocateHuge(SourceBatch::kElementsMax * sizeof(float) +
-                                               OutputFile::kBlockBytes));
+  ASSIGN_OR_RETURN(run->writes_, WriteBehind::Create(SourceBatch::kElementsMax * sizeof(float) +
+                                                     OutputFile::kBlockBytes));
   return run;
 }
 
@@ -123,14 +123,15 @@ Status ExportRun::WritePart(const StoredTensor& tensor, const TensorPart& part,
   const DType dtype = *UsableDType(tensor.dtype);
   const uint64_t element_bytes = DTypeBytes(dtype);
   const uint64_t offset = tensor.offset + part.tensor_first * element_bytes;
+  ASSIGN_OR_RETURN(OutputFile* const file, OutputFor(files_of(array_).path_of(tensor.file)));
+  ASSIGN_OR_RETURN(const ByteSpan buffer, writes_->Buffer());
   // As far behind a block's start as in the file.
-  const ByteSpan bytes(staging_.data() + offset % OutputFile::kBlockBytes,
-                       part.count * element_bytes);
-  LUWU_CHECK(bytes.data() + bytes.size() <= staging_.data() + staging_.bytes(), "a batch fits");
+  const uint64_t behind = offset % OutputFile::kBlockBytes;
+  LUWU_CHECK(behind + part.count * element_bytes <= buffer.size(), "a batch fits");
+  const ByteSpan bytes = buffer.subspan(behind, part.count * element_bytes);
   ConvertElements(DType::kFloat32, std::as_bytes(std::span(values, part.count)).data(), dtype,
                   bytes.data(), part.count);
-  ASSIGN_OR_RETURN(OutputFile* const file, OutputFor(files_of(array_).path_of(tensor.file)));
-  RETURN_IF_ERROR(file->Write(offset, bytes));
+  writes_->Write(file, offset, bytes);
   done_bytes_ += bytes.size();
   return OkStatus();
 }
@@ -150,6 +151,7 @@ StatusOr<OutputFile*> ExportRun::OutputFor(const std::string& path) {
 }
 
 Status ExportRun::SyncOne() {
+  RETURN_IF_ERROR(writes_->Drain());
   const auto oldest =
       std::min_element(outputs_.begin(), outputs_.end(), [](const auto& one, const auto& other) {
         return one.second.last_use < other.second.last_use;

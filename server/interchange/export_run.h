@@ -2,7 +2,8 @@
 // in the files that another daemon has laid out (export_folder.h); then makes sure that the device
 // has them. All of it must be of one step.
 //
-// One thread at a time; Step() does a bounded piece of work. Memory: two batches, plus the headers.
+// One thread at a time; Step() does a bounded piece of work. Memory: four batches, plus the
+// headers.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,13 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/memory.h"
 #include "common/base/status.h"
 #include "common/tensor/job_spec.h"
 #include "common/wire/shard_map.h"
 #include "server/interchange/checkpoint.h"
 #include "server/interchange/output_file.h"
 #include "server/interchange/tensor_parts.h"
+#include "server/interchange/write_behind.h"
 
 namespace luwu::interchange {
 
@@ -104,8 +105,8 @@ class ExportRun {
   uint64_t skip_elements_ = 0;
   uint64_t piece_elements_ = 0;  // of every array from there on
   SourceBatch batch_;
-  Mapping staging_;  // of what is written next
   std::map<std::string, Output> outputs_;
+  std::unique_ptr<WriteBehind> writes_;  // into outputs_, which outlive it
   uint64_t uses_ = 0;
   uint64_t done_bytes_ = 0;
   uint64_t total_bytes_ = 0;

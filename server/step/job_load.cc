@@ -40,7 +40,8 @@ Status JobImpl::CheckLoadable() const {
   if (gate_.step() > 0 || gate_.begun_by_anyone()) {
     return Error(
         ErrorCode::kState,
-        "job '{}' is training at step {}: masters can be loaded until a rank begins step 0",
+        "job '{}' is training at step {}: masters can be loaded until a rank begins step 0; load "
+        "them into a new job, or delete this one first",
         spec().name, gate_.step());
   }
   return OkStatus();

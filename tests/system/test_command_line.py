@@ -115,6 +115,16 @@ def test_check_config_prints_what_it_reads_back(config, tmp_path):
     assert (second.returncode, second.stdout) == (0, first.stdout)
 
 
+def test_check_config_looks_at_the_certificates(config):
+    """It said that all was well, and the daemon did not start."""
+    tls = (
+        '[tls]\ncertificate = "/nowhere/d.pem"\nkey = "/nowhere/d.pem"\nca = "/nowhere/ca.pem"\n'
+        '[[access]]\nidentity = "x.example"\nrole = "operator"\njobs = ["*"]\n'
+    )
+    path = config(("[memory]", tls + "[memory]"))
+    refused(luwud("--config", path, "--check-config"), USAGE, "/nowhere/d.pem")
+
+
 def test_the_log_level_of_the_command_line_wins(config):
     done = luwud("--config", config(), "--check-config", "--log-level", "error")
     assert 'level = "error"' in done.stdout

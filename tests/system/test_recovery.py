@@ -85,8 +85,8 @@ def test_points_in_the_background_are_at_most_two_intervals_old(durable_cluster)
     cluster = durable_cluster(nodes=2)
     job = job_of("background", durable_every=3, durability="memory")
     trainer = Trainer(cluster.endpoints, job, Oracle())
-    for _ in range(11):
-        assert trainer.train_step().durability == "memory"
+    for _ in range(11):  # a point may be there before its commit is answered
+        assert trainer.train_step().durability in ("memory", "synced")
     restart(cluster, 0, 1)
     step = trainer.resume()
     assert step % 3 == 0 and 11 - 6 <= step <= 11
