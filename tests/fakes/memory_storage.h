@@ -3,13 +3,11 @@
 #pragma once
 
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,29 +15,16 @@
 #include "common/base/crc32c.h"
 #include "common/base/sync.h"
 #include "server/persist/job_storage.h"
+#include "tests/fakes/late_worker.h"
 
 namespace luwu::fakes {
 
 class MemoryStorage final : public persist::JobStorage {
  public:
-  explicit MemoryStorage(persist::JobRecord record = {}) : record_(std::move(record)) {
-    thread_ = std::thread([this] { Loop(); });
-  }
-  ~MemoryStorage() override {
-    {
-      MutexLock lock(mutex_);
-      stopping_ = true;
-      wake_.NotifyAll();
-    }
-    thread_.join();
-  }
+  explicit MemoryStorage(persist::JobRecord record = {}) : record_(std::move(record)) {}
 
-  void Hold(bool hold) {  // transfers wait
-    MutexLock lock(mutex_);
-    hold_ = hold;
-    wake_.NotifyAll();
-  }
-  void FailReads(uint32_t count) {  // the next ones
+  void Hold(bool hold) { worker_.Hold(hold); }  // transfers wait
+  void FailReads(uint32_t count) {              // the next ones
     MutexLock lock(mutex_);
     failing_reads_ = count;
   }
@@ -61,7 +46,7 @@ class MemoryStorage final : public persist::JobStorage {
   }
 
   void Write(uint32_t, std::byte* data, uint64_t bytes, WriteCallback done) override {
-    Post([this, data, bytes, done = std::move(done)] {
+    worker_.Post([this, data, bytes, done = std::move(done)] {
       persist::Generation generation;
       generation.bytes = bytes;
       {
@@ -75,7 +60,7 @@ class MemoryStorage final : public persist::JobStorage {
     });
   }
   void Read(const persist::ShardEntry& entry, std::byte* data, ReadCallback done) override {
-    Post([this, entry, data, done = std::move(done)] {
+    worker_.Post([this, entry, data, done = std::move(done)] {
       Status status;
       {
         MutexLock lock(mutex_);
@@ -181,24 +166,6 @@ class MemoryStorage final : public persist::JobStorage {
   }
 
  private:
-  void Post(std::function<void()> work) {
-    MutexLock lock(mutex_);
-    work_.push_back(std::move(work));
-    wake_.NotifyAll();
-  }
-  void Loop() {
-    while (true) {
-      std::function<void()> work;
-      {
-        MutexLock lock(mutex_);
-        while (!stopping_ && (hold_ || work_.empty())) wake_.Wait(mutex_);
-        if (work_.empty()) return;
-        work = std::move(work_.front());
-        work_.pop_front();
-      }
-      work();
-    }
-  }
   std::vector<persist::ShardEntry> At(uint64_t step) const LUWU_REQUIRES(mutex_) {
     std::map<uint32_t, persist::ShardEntry> newest;
     for (const persist::ShardEntry& entry : entries_) {
@@ -229,22 +196,18 @@ class MemoryStorage final : public persist::JobStorage {
   }
 
   persist::JobRecord record_ LUWU_GUARDED_BY(mutex_);
-  std::thread thread_;
   mutable Mutex mutex_;
-  CondVar wake_;
-  bool stopping_ LUWU_GUARDED_BY(mutex_) = false;
-  bool hold_ LUWU_GUARDED_BY(mutex_) = false;
   bool fail_commits_ LUWU_GUARDED_BY(mutex_) = false;
   uint32_t failing_reads_ LUWU_GUARDED_BY(mutex_) = 0;
   uint64_t last_place_ LUWU_GUARDED_BY(mutex_) = 0;
   uint64_t payloads_max_ LUWU_GUARDED_BY(mutex_) = 0;
   uint64_t reads_ LUWU_GUARDED_BY(mutex_) = 0;
-  std::deque<std::function<void()>> work_ LUWU_GUARDED_BY(mutex_);
   std::map<uint64_t, std::vector<std::byte>> payloads_ LUWU_GUARDED_BY(mutex_);  // by place
   std::vector<persist::ShardEntry> entries_ LUWU_GUARDED_BY(mutex_);
   std::vector<persist::Point> points_ LUWU_GUARDED_BY(mutex_);
   std::vector<persist::Checkpoint> checkpoints_ LUWU_GUARDED_BY(mutex_);
   std::map<std::string, std::weak_ptr<const void>> held_ LUWU_GUARDED_BY(mutex_);
+  LateWorker worker_;  // last: it uses the rest
 };
 
 }  // namespace luwu::fakes
