@@ -39,6 +39,17 @@ CLI::Option* AddCount(CLI::App* app, const std::string& name, uint64_t* count,
       description);
 }
 
+void AddDeviceOptions(CLI::App* app, DeviceOptions* options) {
+  app->add_option("--dir", options->folder, "Folder on the device that is measured")->required();
+  AddCount(app, "--params", &options->params, "Parameters")->default_str("100M");
+  app->add_option("--layers", options->layers, "Equal layers to divide them into")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app->add_option("--rounds", options->rounds, "Measured rounds")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+}
+
 void AddJsonOption(CLI::App* app, JsonTarget* target) {
   target->option = app->add_option("--json", target->file,
                                    "Write JSON to FILE, or to standard output without FILE")

@@ -13,6 +13,16 @@ namespace luwu::bench {
 CLI::Option* AddCount(CLI::App* app, const std::string& name, uint64_t* count,
                       const std::string& description);
 
+// What both benches of a device ask for: --dir, --params, --layers, --rounds, with the defaults
+// that are there.
+struct DeviceOptions {
+  std::string folder;  // on the device that is measured
+  uint64_t params = 100'000'000;
+  uint64_t layers = 32;
+  uint32_t rounds = 5;
+};
+void AddDeviceOptions(CLI::App* app, DeviceOptions* options);
+
 // --json [FILE]: JSON to FILE, or to standard output without FILE; text without the option.
 struct JsonTarget {
   CLI::Option* option = nullptr;

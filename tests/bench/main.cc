@@ -166,17 +166,9 @@ Status Optimizer(CommandLine* line) {
 
 void AddSpillOptions(CLI::App* command, CommandLine* line) {
   SpillBenchOptions* options = &line->spill;
-  command->add_option("--dir", options->folder, "Folder on the device that is measured")
-      ->required();
+  AddDeviceOptions(command, options);
   command->add_option("--engine", options->engine)
       ->check(CLI::IsMember({"extents", "rocksdb_values"}))
-      ->capture_default_str();
-  AddCount(command, "--params", &options->params, "Parameters")->default_str("100M");
-  command->add_option("--layers", options->layers, "Equal layers to divide them into")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  command->add_option("--rounds", options->rounds, "Measured rounds")
-      ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   command
       ->add_option("--oversubscription", options->oversubscription,

@@ -1,11 +1,9 @@
 #include "tests/bench/export/export_bench.h"
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 
-#include "tests/bench/command_line.h"
 #include "tests/bench/samples.h"
 #include "tests/bench/spill/raw_device.h"
 #include "tests/bench/train_options.h"
@@ -115,15 +113,7 @@ class ExportBench {
 }  // namespace
 
 void AddExportOptions(CLI::App* command, ExportBenchOptions* options) {
-  command->add_option("--dir", options->folder, "Folder on the device that is measured")
-      ->required();
-  AddCount(command, "--params", &options->params, "Parameters")->default_str("100M");
-  command->add_option("--layers", options->layers, "Equal layers to divide them into")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  command->add_option("--rounds", options->rounds, "Measured rounds")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
+  AddDeviceOptions(command, options);
   command->add_option("--luwud", options->luwud, "The daemon's program")
       ->check(CLI::ExistingFile)
       ->default_str("luwud beside luwu-bench");

@@ -7,19 +7,12 @@
 #include <vector>
 
 #include "tests/bench/child.h"
+#include "tests/bench/command_line.h"
 #include "tests/bench/machine.h"
-
-namespace CLI {
-class App;
-}  // namespace CLI
 
 namespace luwu::bench {
 
-struct ExportBenchOptions {
-  std::string folder;  // on the device that is measured
-  uint64_t params = 100'000'000;
-  uint64_t layers = 32;
-  uint32_t rounds = 5;
+struct ExportBenchOptions : DeviceOptions {
   std::string luwud;  // the daemon's program
 };
 

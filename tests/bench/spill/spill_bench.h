@@ -7,18 +7,15 @@
 #include <vector>
 
 #include "tests/bench/child.h"
+#include "tests/bench/command_line.h"
 #include "tests/bench/machine.h"
 #include "tests/bench/spill/spill_job.h"
 
 namespace luwu::bench {
 
-struct SpillBenchOptions {
-  std::string folder;  // on the device that is measured
+struct SpillBenchOptions : DeviceOptions {
   std::string engine = "extents";
-  uint64_t params = 100'000'000;
-  uint32_t rounds = 5;
   double oversubscription = 4;
-  uint64_t layers = 32;
 };
 
 // Seconds that the raw device takes for what a step moved, in the same round.
