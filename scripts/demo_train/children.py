@@ -18,6 +18,19 @@ _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str
            "MALLOC_TOP_PAD_": str(64 << 20)}
 
 
+def _blas() -> dict[str, str]:
+    """Debian's OpenBLAS takes its slowest kernels on CPUs that are newer than it: name those of the
+    instruction set instead."""
+    if "OPENBLAS_CORETYPE" in os.environ:
+        return {}
+    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+        line = next((line for line in file if line.startswith("flags")), "")
+    flags = set(line.split())
+    if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags:
+        return {"OPENBLAS_CORETYPE": "SkylakeX"}
+    return {"OPENBLAS_CORETYPE": "Haswell"} if {"avx2", "fma"} <= flags else {}
+
+
 class ChildFailed(RuntimeError):
     """A child ended by itself with an error; the text has the end of its log."""
 
@@ -38,7 +51,7 @@ class Child:
                 ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, str(_HERE / script),
                  *arguments],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
-                env={**os.environ, **_MALLOC, **limits},
+                env={**os.environ, **_MALLOC, **_blas(), **limits},
                 start_new_session=True)  # Ctrl-C reaches the demo only, which then ends this one
         self._rest = b""
 

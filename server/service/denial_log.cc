@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
 
 #include "common/base/log.h"
 
@@ -26,17 +25,7 @@ std::string Quotable(const std::string& text) {
 
 bool DenialLog::Enter(TimePoint now, uint64_t* left_out) {
   MutexLock lock(mutex_);
-  if (!std::exchange(begun_, true)) last_ = now;
-  const double seconds = std::chrono::duration<double>(now - last_).count();
-  allowance_ = std::min<double>(kBurst, allowance_ + seconds * kLinesPerSecond);
-  last_ = now;
-  if (allowance_ < 1) {
-    ++left_out_;
-    return false;
-  }
-  allowance_ -= 1;
-  *left_out = std::exchange(left_out_, 0);
-  return true;
+  return budget_.Take(now, left_out);
 }
 
 void DenialLog::Add(const Denial& denial) {

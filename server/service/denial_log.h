@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/base/clock.h"
+#include "common/base/log_budget.h"
 #include "common/base/sync.h"
 
 namespace luwu {
@@ -29,10 +30,7 @@ class DenialLog {
 
  private:
   Mutex mutex_;
-  bool begun_ LUWU_GUARDED_BY(mutex_) = false;
-  double allowance_ LUWU_GUARDED_BY(mutex_) = kBurst;
-  TimePoint last_ LUWU_GUARDED_BY(mutex_);
-  uint64_t left_out_ LUWU_GUARDED_BY(mutex_) = 0;
+  LogBudget budget_ LUWU_GUARDED_BY(mutex_){kBurst, kLinesPerSecond};
 };
 
 }  // namespace luwu

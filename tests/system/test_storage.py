@@ -38,26 +38,32 @@ def test_a_daemon_that_is_stopped_keeps_the_open_step(start_cluster):
     again.close()
 
 
-def test_jobs_that_shared_the_memory_of_a_node_share_it_again_after_a_restart(start_cluster):
-    """The second takes what the first has left, and used to take more when it came back first."""
-    cluster = start_cluster(nodes=1, storage=True, memory="192MiB")
-    trainer = Trainer(cluster.endpoints, job_of("a-small"), Oracle())
-    trainer.train_until(2)
+def a_step_of_a_large_job(endpoints, name) -> luwu.JobSpec:
+    """8 M parameters with a durable point of their first step."""
     elements = 1 << 20
     layers = tuple(
         luwu.LayerSpec(f"l{i}", elements, (luwu.TensorSpec(f"t{i}", (elements,), 0),))
         for i in range(8)
     )
-    large = luwu.JobSpec(
-        "A-large", 1, layers, shard_elements=1 << 18, overflow_bytes=1 << 20, durable_every=1,
+    job = luwu.JobSpec(
+        name, 1, layers, shard_elements=1 << 18, overflow_bytes=1 << 20, durable_every=1,
         durability="synced",
-    )  # its name comes first
-    with luwu.Session(cluster.endpoints, large, 0) as session:
+    )  # fmt: skip
+    with luwu.Session(endpoints, job, 0) as session:
         session.finish_load(allow_missing=True)
         session.begin_step(0)
         for layer in range(8):
             session.push(layer, np.full(elements, 1e-3, np.float32))
         assert session.commit(0).applied
+    return job
+
+
+def test_jobs_that_shared_the_memory_of_a_node_share_it_again_after_a_restart(start_cluster):
+    """The second takes what the first has left, and used to take more when it came back first."""
+    cluster = start_cluster(nodes=1, storage=True, memory="192MiB")
+    trainer = Trainer(cluster.endpoints, job_of("a-small"), Oracle())
+    trainer.train_until(2)
+    large = a_step_of_a_large_job(cluster.endpoints, "A-large")  # its name comes first
     jobs = luwuctl(cluster.endpoints, "jobs")["nodes"][0]["jobs"]
     tiers = {job["name"]: job["tiers"] for job in jobs}
     assert int(tiers["A-large"].get("spilled_bytes", 0)) > 0
@@ -75,21 +81,7 @@ def test_jobs_that_shared_the_memory_of_a_node_share_it_again_after_a_restart(st
 def test_job_that_lacks_memory_after_a_restart_says_so_on_all_nodes(start_cluster):
     """All daemons ran, and the hint was to start them."""
     cluster = start_cluster(nodes=2, storage=True, memory="256MiB")
-    elements = 1 << 20
-    layers = tuple(
-        luwu.LayerSpec(f"l{i}", elements, (luwu.TensorSpec(f"t{i}", (elements,), 0),))
-        for i in range(8)
-    )
-    job = luwu.JobSpec(
-        "tight", 1, layers, shard_elements=1 << 18, overflow_bytes=1 << 20, durable_every=1,
-        durability="synced",
-    )  # fmt: skip
-    with luwu.Session(cluster.endpoints, job, 0) as session:
-        session.finish_load(allow_missing=True)
-        session.begin_step(0)
-        for layer in range(8):
-            session.push(layer, np.full(elements, 1e-3, np.float32))
-        assert session.commit(0).applied
+    job = a_step_of_a_large_job(cluster.endpoints, "tight")
     cluster.kill(1)
     config = Path(cluster.daemons[1].arguments[-1])
     text = config.read_text()
@@ -131,6 +123,13 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+def store_on(disk, folder) -> None:
+    """The data directory of node0 of a cluster in `folder`; the log lies elsewhere."""
+    (folder / "node0").mkdir()
+    (disk / "data").mkdir()
+    (folder / "node0" / "data").symlink_to(disk / "data")
+
+
 def fill(path) -> None:
     with open(path, "wb", buffering=0) as file:
         block = bytes(65536)
@@ -142,9 +141,7 @@ def fill(path) -> None:
 
 
 def test_a_full_disk_holds_training_back_and_lets_it_go_on(start_cluster, small_disk, tmp_path):
-    (tmp_path / "node0").mkdir()
-    (small_disk / "data").mkdir()
-    (tmp_path / "node0" / "data").symlink_to(small_disk / "data")  # the log lies elsewhere
+    store_on(small_disk, tmp_path)
     cluster = start_cluster(nodes=1, storage=True, folder=tmp_path)
     trainer = Trainer(cluster.endpoints, job_of("full", durability="synced"), Oracle())
     trainer.train_until(3)
@@ -180,9 +177,7 @@ def test_a_full_disk_holds_training_back_and_lets_it_go_on(start_cluster, small_
 def test_a_daemon_that_waits_for_space_ends_at_once_when_it_is_told_to(start_cluster, small_disk,
                                                                        tmp_path):
     """It used to abort: RocksDB asserts that a log which failed is not synced."""
-    (tmp_path / "node0").mkdir()
-    (small_disk / "data").mkdir()
-    (tmp_path / "node0" / "data").symlink_to(small_disk / "data")
+    store_on(small_disk, tmp_path)
     cluster = start_cluster(nodes=1, storage=True, folder=tmp_path)
     trainer = Trainer(cluster.endpoints, job_of("full", durability="synced"), Oracle())
     trainer.train_until(3)
@@ -208,9 +203,7 @@ def test_a_daemon_starts_on_a_full_disk_and_a_job_can_be_deleted_there(
     start_cluster, small_disk, tmp_path
 ):
     """It used to wait for space before it served anything, and so did the deletion."""
-    (tmp_path / "node0").mkdir()
-    (small_disk / "data").mkdir()
-    (tmp_path / "node0" / "data").symlink_to(small_disk / "data")
+    store_on(small_disk, tmp_path)
     cluster = start_cluster(nodes=1, storage=True, folder=tmp_path)
     trainer = Trainer(cluster.endpoints, job_of("full", durability="synced"), Oracle())
     trainer.train_until(3)
@@ -230,9 +223,7 @@ def test_checkpoint_that_waits_for_a_full_disk_holds_no_other_command_up(
     start_cluster, small_disk, tmp_path
 ):
     """All commands of all jobs stood behind it, its remedies too, also when luwuctl was gone."""
-    (tmp_path / "node0").mkdir()
-    (small_disk / "data").mkdir()
-    (tmp_path / "node0" / "data").symlink_to(small_disk / "data")
+    store_on(small_disk, tmp_path)
     cluster = start_cluster(nodes=1, storage=True, folder=tmp_path)
 
     def run(*arguments):
